@@ -48,6 +48,15 @@ pub(super) struct Promises {
 pub(super) struct Naming {
     last_at: Option<Timestamp>,
     is_due: bool,
+    /// Whether in some class another gang goes first since the last decision that judged everybody.
+    are_others_first: bool,
+}
+
+impl Naming {
+    /// In some class another gang goes first, or there is a new one, or one less: what was promised may be for somebody else.
+    pub(super) fn note_other_first(&mut self) {
+        self.are_others_first = true;
+    }
 }
 
 /// A gang that fits once everything is released.
@@ -169,7 +178,8 @@ impl State {
     }
 
     /// What is being released may have changed: those to whom it was promised may be told another reason, and so may those to whom it
-    /// may be promised now. These are named once in [`SECONDS_BETWEEN`]. Who of them fits is worked out when somebody asks.
+    /// may be promised now. These are named once in [`SECONDS_BETWEEN`], and so are those to whom it was promised when others wait than
+    /// did then: it may be for one of them now. Who of them fits is worked out when somebody asks.
     pub(super) fn note_promises(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.releasing_changed) {
             let told = std::mem::take(self.told_promises.get_mut());
@@ -178,14 +188,22 @@ impl State {
             let may_be_promised = self.promises_something() && self.classes.iter().next().is_some();
             self.naming.is_due |= may_be_promised || !self.promise_candidates.is_empty();
         }
-        if self.promises_due().is_none_or(|due| due > now) {
+        if std::mem::take(&mut self.naming.are_others_first) {
+            self.naming.is_due |= !self.told_promises.get_mut().is_empty();
+        }
+        // A clock that goes back keeps nobody waiting until it is as late as it was.
+        let is_early =
+            |due: Timestamp| due > now && self.naming.last_at.is_none_or(|last_at| last_at <= now);
+        if self.promises_due().is_none_or(is_early) {
             return;
         }
         self.naming = Naming {
             last_at: Some(now),
-            is_due: false,
+            ..Naming::default()
         };
         let mut concerned = std::mem::take(&mut self.promise_candidates);
+        let told = std::mem::take(self.told_promises.get_mut());
+        concerned.extend(told.iter().filter_map(|gang| self.waiting.id(gang)));
         if self.promises_something() {
             let candidates = self.candidates_for(&self.afterwards());
             let first = candidates
