@@ -48,14 +48,14 @@ pub(super) struct Promises {
 pub(super) struct Naming {
     last_at: Option<Timestamp>,
     is_due: bool,
-    /// Whether in some class another gang goes first since the last decision that judged everybody.
-    are_others_first: bool,
+    /// Whether what was promised may be for somebody else by now: in some class another gang goes first, or limits changed.
+    may_be_for_others: bool,
 }
 
 impl Naming {
-    /// In some class another gang goes first, or there is a new one, or one less: what was promised may be for somebody else.
-    pub(super) fn note_other_first(&mut self) {
-        self.are_others_first = true;
+    /// In some class another gang goes first, there is a new one or one less, or limits changed.
+    pub(super) fn note_may_be_for_others(&mut self) {
+        self.may_be_for_others = true;
     }
 }
 
@@ -179,7 +179,7 @@ impl State {
 
     /// What is being released may have changed: those to whom it was promised may be told another reason, and so may those to whom it
     /// may be promised now. These are named once in [`SECONDS_BETWEEN`], and so are those to whom it was promised when others wait than
-    /// did then: it may be for one of them now. Who of them fits is worked out when somebody asks.
+    /// did then, or limits changed: it may be for somebody else now. Who of them fits is worked out when somebody asks.
     pub(super) fn note_promises(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.releasing_changed) {
             let told = std::mem::take(self.told_promises.get_mut());
@@ -188,7 +188,7 @@ impl State {
             let may_be_promised = self.promises_something() && self.classes.iter().next().is_some();
             self.naming.is_due |= may_be_promised || !self.promise_candidates.is_empty();
         }
-        if std::mem::take(&mut self.naming.are_others_first) {
+        if std::mem::take(&mut self.naming.may_be_for_others) {
             self.naming.is_due |= !self.told_promises.get_mut().is_empty();
         }
         // A clock that goes back keeps nobody waiting until it is as late as it was.

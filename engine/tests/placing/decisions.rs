@@ -1051,6 +1051,26 @@ fn who_was_promised_a_release_is_named_when_it_is_for_somebody_else_than_it_was(
 }
 
 #[test]
+fn who_was_promised_a_release_is_named_when_limits_leave_it_too_little() {
+    let teams = ["a", "b"].map(|name| team(name, Some("all"), limit(0)));
+    let mut state = state(nodes(2), teams.into());
+    state.apply(Update::Cohort(cohort("all", None, 12)));
+    decide(&mut state);
+    let mut ending = hold("p", "b", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    state.apply(Update::Hold(hold("q", "b", "n1", &[0, 1, 2, 3])));
+    submit(&mut state, gangs("a", "w:8"));
+    decide(&mut state);
+    assert!(matches!(why(&state, "w"), Why::Release { .. }));
+    // It lacks the same as before, and would now once all is released.
+    state.apply(Update::Cohort(cohort("all", None, 11)));
+    let decisions = state.decide(Timestamp(5), &Budget::UNLIMITED);
+    assert_eq!(changed(&decisions), (vec!["w"], vec![]));
+    assert!(matches!(why(&state, "w"), Why::Quota { .. }));
+}
+
+#[test]
 fn whom_a_release_may_help_is_named_though_the_clock_went_back() {
     let mut state = state(nodes(1), vec![team("a", None, limit(100))]);
     let mut first = hold("p", "a", "n0", &[0, 1, 2, 3]);
