@@ -223,17 +223,6 @@ impl State {
         self.naming.is_due.then_some(due)
     }
 
-    /// Who is asked about now may be told a promise, so it is asked about again once what is being released changes.
-    pub(super) fn note_who_may_be_promised(&mut self) {
-        if !self.promises_something() {
-            return;
-        }
-        let classes = self.changed_classes.iter();
-        let first = classes.filter_map(|class| self.classes.get(*class)?.line.first());
-        self.promise_candidates.extend(first);
-        self.promise_candidates.extend(&self.changed_gangs);
-    }
-
     fn promised(&self) -> BTreeMap<GangUid, Why> {
         // Who was not judged yet may go first.
         if self.waits.is_anybody_awake() || !self.served.is_empty() {

@@ -1070,6 +1070,25 @@ fn who_was_promised_a_release_is_named_when_limits_leave_it_too_little() {
     assert!(matches!(why(&state, "w"), Why::Quota { .. }));
 }
 
+/// Something is being released at any time in a large cluster, and gangs come all the while.
+#[test]
+fn who_came_while_something_was_released_is_not_named_with_each_release() {
+    let mut state = state(nodes(2), vec![team("a", None, limit(100))]);
+    for (pod, node) in [("p", "n0"), ("q", "n1")] {
+        let mut ending = hold(pod, "a", node, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        ending.releasing = true;
+        state.apply(Update::Hold(ending));
+    }
+    decide(&mut state);
+    for at in 0..40 {
+        submit(&mut state, [gang(&format!("w{at:02}"), "a", 2, 8)]);
+        decide(&mut state);
+    }
+    state.apply(Update::HoldGone(pod_uid("q")));
+    let decisions = state.decide(Timestamp(5), &Budget::UNLIMITED);
+    assert_eq!(changed(&decisions), (vec!["w00"], vec![]));
+}
+
 #[test]
 fn whom_a_release_may_help_is_named_though_the_clock_went_back() {
     let mut state = state(nodes(1), vec![team("a", None, limit(100))]);
