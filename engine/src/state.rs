@@ -151,7 +151,7 @@ pub struct State {
     /// Pods whose holds only wait for the proof of release.
     releasing: BTreeSet<PodUid>,
     releasing_changed: bool,
-    /// Gangs to which what is being released may have been promised.
+    /// Those that were named last as ones to whom what is being released may be promised.
     promise_candidates: BTreeSet<GangId>,
     naming: Naming,
     /// Who was told since what is being released changed last that it waits for that.
@@ -304,7 +304,6 @@ impl State {
         } else {
             self.note_promises(now);
         }
-        self.note_who_may_be_promised();
         decisions.look_again_at = self.due_next(now);
         decisions.use_changed = self.namespaces.take_changed();
         decisions.reasons_changed = self.take_reasons_changed();

@@ -258,6 +258,7 @@ impl State {
         if before == after {
             return;
         }
+        self.naming.note_may_be_for_others();
         match &after {
             Some(after) => self.backfill.move_class(id, after),
             None => self.backfill.forget(id),

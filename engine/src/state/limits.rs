@@ -231,6 +231,7 @@ impl State {
         }
         self.settle_aside();
         if limits_changed {
+            self.naming.note_may_be_for_others();
             self.reservations.judge_all_again();
             self.end_vain_reservations();
         }

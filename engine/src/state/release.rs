@@ -48,6 +48,15 @@ pub(super) struct Promises {
 pub(super) struct Naming {
     last_at: Option<Timestamp>,
     is_due: bool,
+    /// Whether what was promised may be for somebody else by now: in some class another gang goes first, or limits changed.
+    may_be_for_others: bool,
+}
+
+impl Naming {
+    /// In some class another gang goes first, there is a new one or one less, or limits changed.
+    pub(super) fn note_may_be_for_others(&mut self) {
+        self.may_be_for_others = true;
+    }
 }
 
 /// A gang that fits once everything is released.
@@ -169,7 +178,8 @@ impl State {
     }
 
     /// What is being released may have changed: those to whom it was promised may be told another reason, and so may those to whom it
-    /// may be promised now. These are named once in [`SECONDS_BETWEEN`]. Who of them fits is worked out when somebody asks.
+    /// may be promised now. These are named once in [`SECONDS_BETWEEN`], and so are those to whom it was promised when others wait than
+    /// did then, or limits changed: it may be for somebody else now. Who of them fits is worked out when somebody asks.
     pub(super) fn note_promises(&mut self, now: Timestamp) {
         if std::mem::take(&mut self.releasing_changed) {
             let told = std::mem::take(self.told_promises.get_mut());
@@ -178,14 +188,22 @@ impl State {
             let may_be_promised = self.promises_something() && self.classes.iter().next().is_some();
             self.naming.is_due |= may_be_promised || !self.promise_candidates.is_empty();
         }
-        if self.promises_due().is_none_or(|due| due > now) {
+        if std::mem::take(&mut self.naming.may_be_for_others) {
+            self.naming.is_due |= !self.told_promises.get_mut().is_empty();
+        }
+        // A clock that goes back keeps nobody waiting until it is as late as it was.
+        let is_early =
+            |due: Timestamp| due > now && self.naming.last_at.is_none_or(|last_at| last_at <= now);
+        if self.promises_due().is_none_or(is_early) {
             return;
         }
         self.naming = Naming {
             last_at: Some(now),
-            is_due: false,
+            ..Naming::default()
         };
         let mut concerned = std::mem::take(&mut self.promise_candidates);
+        let told = std::mem::take(self.told_promises.get_mut());
+        concerned.extend(told.iter().filter_map(|gang| self.waiting.id(gang)));
         if self.promises_something() {
             let candidates = self.candidates_for(&self.afterwards());
             let first = candidates
@@ -203,17 +221,6 @@ impl State {
             Timestamp(at.0.saturating_add(SECONDS_BETWEEN))
         });
         self.naming.is_due.then_some(due)
-    }
-
-    /// Who is asked about now may be told a promise, so it is asked about again once what is being released changes.
-    pub(super) fn note_who_may_be_promised(&mut self) {
-        if !self.promises_something() {
-            return;
-        }
-        let classes = self.changed_classes.iter();
-        let first = classes.filter_map(|class| self.classes.get(*class)?.line.first());
-        self.promise_candidates.extend(first);
-        self.promise_candidates.extend(&self.changed_gangs);
     }
 
     fn promised(&self) -> BTreeMap<GangUid, Why> {

@@ -104,6 +104,7 @@ impl State {
                 break;
             }
         }
+        self.note_freed_by_turns();
         decisions.visited = work.visited;
     }
 

@@ -119,12 +119,28 @@ impl State {
         let Some(judged) = kept.and_then(|kept| kept.judged) else {
             return true;
         };
+        // Whoever is let in where a place is kept may be so by what the time is.
+        self.has_come_free_since(id, judged) || self.backfill.told().next().is_some()
+    }
+
+    fn has_come_free_since(&self, id: GangId, judged: Judged) -> bool {
         let nodes = judged.moment.nodes();
         judged.freed != self.freed_for(id)
             || self.cluster.grown_since(nodes).next().is_some()
             || self.cluster.topologies_changed_since(nodes)
-            // Whoever is let in where a place is kept may be so by what the time is.
-            || self.backfill.told().next().is_some()
+    }
+
+    /// Everybody had its turn: where others began to give way, more may be free by then than whoever gives way to a preemptor leaves. Those
+    /// for whom something is kept, and that were judged before that, are judged by the next call, though nothing is observed until then.
+    pub(super) fn note_freed_by_turns(&mut self) {
+        let moment = self.moment();
+        let reservations = &self.reservations;
+        let is_any_helped = reservations.unsettled(moment).any(|(uid, is_released)| {
+            let kept = reservations.of(uid);
+            let judged = kept.and_then(|kept| kept.judged).zip(self.waiting.id(uid));
+            !is_released && judged.is_some_and(|(judged, id)| self.has_come_free_since(id, judged))
+        });
+        self.reservations.is_any_left |= is_any_helped;
     }
 
     /// How often something has come free in the tree of a gang's Team.

@@ -1762,3 +1762,39 @@ fn others_give_way_for_the_least_of_a_gang_and_it_takes_what_is_free_besides() {
     assert_eq!(admissions.len(), 1);
     assert_eq!((admissions[0].pods.len(), admissions[0].gang_pods), (3, 4));
 }
+
+/// Of quota alone: there is a place for everybody.
+#[test]
+fn who_waits_for_victims_is_judged_again_once_others_go_for_somebody_else() {
+    let mut world = World::new(6, 8, vec![preempting("a", None, 16)]);
+    world.submit([
+        gang("v1", "a", 1, 2),
+        with_priority(1, gang("v2", "a", 1, 4)),
+        with_priority(2, gang("v3", "a", 1, 8)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 3);
+    // Two are free. Once `v1` is gone and `q` is there, nothing is: `p` has to wait for that.
+    for (preemptor, victim) in [
+        (with_priority(5, gang("q", "a", 1, 4)), "v1"),
+        (with_priority(3, gang("p", "a", 1, 2)), "v2"),
+        (with_priority(4, gang("r", "a", 1, 3)), "v3"),
+    ] {
+        let gang = preemptor.uid.clone();
+        world.submit([preemptor]);
+        let decisions = world.decide();
+        assert_eq!(admitted(&decisions), [""; 0]);
+        let [preemption] = decisions.preemptions.as_slice() else {
+            panic!("{gang}: {:?}", decisions.preemptions);
+        };
+        let victims = preemption.victims.iter().map(|it| it.gang.as_str());
+        assert_eq!(preemption.gang, gang);
+        assert_eq!(victims.collect::<Vec<_>>(), [victim]);
+        let is_due = decisions.look_again_at == Some(Timestamp(world.now + 1));
+        // Whoever waited before may be helped by who goes from now on.
+        assert_eq!(is_due, gang.as_str() != "q", "{gang}");
+    }
+    // `r` needs three of the eight that `v3` leaves: `p` has enough by now, at once and once all others are gone, though `v2` stays.
+    let decisions = world.decide();
+    assert_eq!(admitted(&decisions), ["p"]);
+    assert_eq!(decisions.spared, [GangUid::from("v2")]);
+}

@@ -1,12 +1,12 @@
-//! Where shares are fair, whoever waits is asked again as soon as anything has changed for it: asking everybody anew finds nobody
-//! else who can be admitted, or for whom others would give way.
+//! Where shares are fair, and where they are not, whoever waits is asked again as soon as anything has changed for it: asking everybody
+//! anew finds nobody else who can be admitted, or for whom others would give way.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::common::*;
 use muster_engine::{
-    Amount, Budget, Cohort, Decisions, Flavor, Gang, GangUid, Hold, NodeFilterId, QuotaLimit,
-    Resource, Running, State, Team, Timestamp, Update,
+    Amount, Budget, Cohort, CommitRoom, Decisions, Flavor, Gang, GangUid, Hold, Node, NodeBlock,
+    NodeFilterId, QuotaLimit, Resource, Running, State, Team, Timestamp, Update,
     model::Quota,
     quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight, WithinTeam},
 };
@@ -39,6 +39,8 @@ enum Event {
     VictimsGo,
     /// So much time passes.
     Passes(i64),
+    /// A node is cordoned, or is not any more.
+    Cordons(prop::sample::Index),
 }
 
 fn limits() -> impl Strategy<Value = Limits> {
@@ -91,6 +93,13 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
+fn event_with_nodes() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        6 => event(),
+        1 => any::<prop::sample::Index>().prop_map(Event::Cordons),
+    ]
+}
+
 /// GPUs, and cores if they are limited, too.
 fn quota(gpu_limit: QuotaLimit, with_cores: bool) -> Quota {
     let mut quota = gpu_quota(gpu_limit);
@@ -109,6 +118,7 @@ fn quota(gpu_limit: QuotaLimit, with_cores: bool) -> Quota {
 
 struct World {
     state: State,
+    nodes: Vec<Node>,
     now: i64,
     protected_seconds: i64,
     gangs: BTreeMap<GangUid, Gang>,
@@ -121,11 +131,11 @@ struct World {
 impl World {
     fn new(
         teams: &[Limits],
-        strategies: &'static [FairStrategy],
+        sharing: Sharing<'static>,
         (with_cores, is_tight, protected_seconds): (bool, bool, i64),
     ) -> Self {
         let all: i64 = teams.iter().map(|team| team.nominal).sum::<i64>() + 3;
-        let nodes = if is_tight {
+        let nodes: Vec<Node> = if is_tight {
             (0..all)
                 .map(|at| node(&format!("n{at}"), "s/l", 1))
                 .collect()
@@ -151,7 +161,7 @@ impl World {
                 ..team(&format!("t{at}"), Some(names[limits.cohort]), limit)
             }
         });
-        let mut state = state(nodes, teams.collect());
+        let mut state = state(nodes.clone(), teams.collect());
         for (name, parent, nominal) in [
             ("all", None, 1),
             ("left", Some("all"), 2),
@@ -159,12 +169,13 @@ impl World {
         ] {
             state.apply(Update::Cohort(Cohort {
                 quota: quota(limit(nominal), with_cores),
-                sharing: Sharing::Fair(strategies),
+                sharing,
                 ..cohort(name, parent, nominal)
             }));
         }
         Self {
             state,
+            nodes,
             now: 0,
             protected_seconds,
             gangs: BTreeMap::new(),
@@ -202,6 +213,15 @@ impl World {
                 }
             }
             Event::Passes(seconds) => self.now += seconds,
+            Event::Cordons(index) => {
+                let at = index.index(self.nodes.len());
+                let node = &mut self.nodes[at];
+                node.block = match node.block {
+                    None => Some(NodeBlock::Cordoned),
+                    Some(_) => None,
+                };
+                self.state.apply(Update::Node(node.clone()));
+            }
         }
     }
 
@@ -253,6 +273,30 @@ impl World {
         }
     }
 
+    /// Who would be admitted, and for whom others would go, with so many gangs in one commit; `None` if some are left to a later call.
+    fn turns(&self, gangs: usize) -> Option<(Vec<String>, Vec<String>)> {
+        let mut state = self.state.clone();
+        let budget = Budget {
+            left: CommitRoom {
+                gangs,
+                ..CommitRoom::UNLIMITED
+            },
+            ..Budget::UNLIMITED
+        };
+        let (mut starting, mut preempting) = (Vec::new(), Vec::new());
+        loop {
+            let decisions = state.decide(Timestamp(self.now), &budget);
+            starting.extend(admitted(&decisions));
+            preempting.extend(decisions.preemptions.iter().map(|it| it.gang.to_string()));
+            if decisions.look_again_at == Some(Timestamp(self.now + 1)) {
+                return None;
+            }
+            if !decisions.is_cut_short() {
+                return Some((starting, preempting));
+            }
+        }
+    }
+
     /// What would come of asking everybody anew.
     fn of_asking_everybody(&self) -> (Vec<String>, Vec<String>) {
         let mut state = self.state.clone();
@@ -286,12 +330,42 @@ proptest! {
         events in prop::collection::vec(event(), 1..60),
     ) {
         let settings = (with_cores, is_tight, protected_seconds);
-        let mut world = World::new(&teams, STRATEGIES[strategies], settings);
+        let mut world = World::new(&teams, Sharing::Fair(STRATEGIES[strategies]), settings);
         for (number, event) in events.iter().enumerate() {
             world.happens(event);
             world.come_to_rest();
             let found = world.of_asking_everybody();
             prop_assert_eq!(found, (vec![], vec![]), "after event {}", number);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    /// Where places lack as often as quota does, and quota is had by priority as often as by shares.
+    #[test]
+    fn so_it_is_as_nodes_are_cordoned_whatever_decides_whose_turn_it_is(
+        teams in prop::collection::vec(limits(), TEAMS..=TEAMS),
+        strategies in prop::option::of(0..STRATEGIES.len()),
+        with_cores in any::<bool>(),
+        is_tight in prop::bool::weighted(0.7),
+        bursts in prop::collection::vec(prop::collection::vec(event_with_nodes(), 1..8), 1..15),
+    ) {
+        let sharing = strategies.map_or(Sharing::ByPriority, |at| Sharing::Fair(STRATEGIES[at]));
+        let mut world = World::new(&teams, sharing, (with_cores, is_tight, 0));
+        for (number, burst) in bursts.iter().enumerate() {
+            for event in burst {
+                world.happens(event);
+            }
+            // With room for one gang in each commit, everybody is judged anew after each turn.
+            let (at_once, in_slices) = (world.turns(usize::MAX), world.turns(1));
+            if at_once.is_some() && in_slices.is_some() {
+                prop_assert_eq!(at_once, in_slices, "burst {}", number);
+            }
+            world.come_to_rest();
+            let found = world.of_asking_everybody();
+            prop_assert_eq!(found, (vec![], vec![]), "after burst {}", number);
         }
     }
 }

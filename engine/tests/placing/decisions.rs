@@ -1014,6 +1014,95 @@ fn whom_a_release_may_help_is_named_once_in_five_seconds_and_who_was_promised_it
     }
 }
 
+#[test]
+fn who_was_promised_a_release_is_named_when_it_is_for_somebody_else_than_it_was() {
+    let teams = vec![team("a", None, limit(8)), team("b", None, limit(8))];
+    let mut state = state(nodes(1), teams);
+    decide(&mut state);
+    let mut ending = hold("p", "a", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    let young = at(1, gang("young", "a", 1, 8));
+    let old = at(0, gang("old", "b", 1, 8));
+    for (seconds, event, named, is_behind) in [
+        (0, Some(Update::Waiting(young)), vec!["young"], Some(false)),
+        (1, Some(Update::Waiting(old)), vec!["old"], None),
+        (5, None, vec!["old", "young"], Some(true)),
+        (6, Some(Update::NotWaiting("old".into())), vec![], None),
+        (10, None, vec!["young"], Some(false)),
+    ] {
+        if let Some(event) = event {
+            state.apply(event);
+        }
+        let decisions = state.decide(Timestamp(seconds), &Budget::UNLIMITED);
+        assert_eq!(changed(&decisions).0, named, "after {seconds} seconds");
+        // Who is not named is not asked about.
+        if let Some(is_behind) = is_behind {
+            let Why::Release { behind, .. } = why(&state, "young") else {
+                panic!("after {seconds} seconds: {:?}", why(&state, "young"));
+            };
+            let expected = is_behind.then(|| "b/old".to_owned());
+            assert_eq!(behind, expected, "after {seconds} seconds");
+        } else {
+            let due = Timestamp(seconds - seconds % 5 + 5);
+            assert_eq!(decisions.look_again_at, Some(due));
+        }
+    }
+}
+
+#[test]
+fn who_was_promised_a_release_is_named_when_limits_leave_it_too_little() {
+    let teams = ["a", "b"].map(|name| team(name, Some("all"), limit(0)));
+    let mut state = state(nodes(2), teams.into());
+    state.apply(Update::Cohort(cohort("all", None, 12)));
+    decide(&mut state);
+    let mut ending = hold("p", "b", "n0", &[0, 1, 2, 3, 4, 5, 6, 7]);
+    ending.releasing = true;
+    state.apply(Update::Hold(ending));
+    state.apply(Update::Hold(hold("q", "b", "n1", &[0, 1, 2, 3])));
+    submit(&mut state, gangs("a", "w:8"));
+    decide(&mut state);
+    assert!(matches!(why(&state, "w"), Why::Release { .. }));
+    // It lacks the same as before, and would now once all is released.
+    state.apply(Update::Cohort(cohort("all", None, 11)));
+    let decisions = state.decide(Timestamp(5), &Budget::UNLIMITED);
+    assert_eq!(changed(&decisions), (vec!["w"], vec![]));
+    assert!(matches!(why(&state, "w"), Why::Quota { .. }));
+}
+
+/// Something is being released at any time in a large cluster, and gangs come all the while.
+#[test]
+fn who_came_while_something_was_released_is_not_named_with_each_release() {
+    let mut state = state(nodes(2), vec![team("a", None, limit(100))]);
+    for (pod, node) in [("p", "n0"), ("q", "n1")] {
+        let mut ending = hold(pod, "a", node, &[0, 1, 2, 3, 4, 5, 6, 7]);
+        ending.releasing = true;
+        state.apply(Update::Hold(ending));
+    }
+    decide(&mut state);
+    for at in 0..40 {
+        submit(&mut state, [gang(&format!("w{at:02}"), "a", 2, 8)]);
+        decide(&mut state);
+    }
+    state.apply(Update::HoldGone(pod_uid("q")));
+    let decisions = state.decide(Timestamp(5), &Budget::UNLIMITED);
+    assert_eq!(changed(&decisions), (vec!["w00"], vec![]));
+}
+
+#[test]
+fn whom_a_release_may_help_is_named_though_the_clock_went_back() {
+    let mut state = state(nodes(1), vec![team("a", None, limit(100))]);
+    let mut first = hold("p", "a", "n0", &[0, 1, 2, 3]);
+    first.releasing = true;
+    state.apply(Update::Hold(first));
+    state.apply(Update::Hold(hold("q", "a", "n0", &[4, 5, 6, 7])));
+    submit(&mut state, gangs("a", "w:8"));
+    state.decide(Timestamp(1_000), &Budget::UNLIMITED);
+    state.apply(Update::HoldGone(pod_uid("p")));
+    let decisions = state.decide(Timestamp(10), &Budget::UNLIMITED);
+    assert_eq!(changed(&decisions).0, ["w"]);
+}
+
 /// With more of them it takes too long to say who is to have what; then it is told what lacks now.
 #[test]
 fn of_1024_releases_on_the_way_it_is_worked_out_who_is_to_have_them() {

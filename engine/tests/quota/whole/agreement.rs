@@ -11,6 +11,8 @@ use crate::seeds::{self, Seeded};
 
 /// Histories of the ordinary run.
 const HISTORIES: u64 = 300;
+/// Of those in which each decision is made in slices, too.
+const SLICED: u64 = 100;
 
 /// What came of a history.
 #[derive(Clone, Copy, Debug, Default)]
@@ -132,8 +134,22 @@ fn explains(engine: &Engine, model: &Model, gang: Uid) -> Result<bool, String> {
     Err(format!("gang {gang} is told {why:?}"))
 }
 
+/// Whether the same are admitted and go if each commit has room for one gang only.
+fn agrees_in_slices(engine: &Engine, now: i64) -> Result<(), String> {
+    let at_once = engine.turns(now, usize::MAX);
+    let in_slices = engine.turns(now, 1);
+    let is_same = at_once.is_none() || in_slices.is_none() || at_once == in_slices;
+    is_same
+        .then_some(())
+        .ok_or_else(|| format!("at once {at_once:?}, in slices {in_slices:?}"))
+}
+
 /// Plays these events; the first disagreement is an error.
 fn agree(history: &History) -> Result<Tally, String> {
+    play(history, false)
+}
+
+fn play(history: &History, slices: bool) -> Result<Tally, String> {
     let mut model = Model::new(history);
     let mut engine = Engine::new(history, &model);
     let mut tally = Tally::default();
@@ -148,6 +164,10 @@ fn agree(history: &History) -> Result<Tally, String> {
         engine.happens(event, &before, &model);
         tally.events += 1;
         if *decides {
+            if slices {
+                agrees_in_slices(&engine, model.now)
+                    .map_err(|difference| format!("event {index}, {event:?}: {difference}"))?;
+            }
             decide(&mut engine, &mut model, *undo, &mut tally).map_err(|difference| {
                 format!("event {index}, {event:?}: {difference}\n{before:?}")
             })?;
@@ -192,6 +212,22 @@ fn the_engine_admits_and_preempts_as_the_model_in_random_histories() {
             "everything occurs: {sum:?}"
         );
     }
+}
+
+#[test]
+fn a_commit_with_room_for_one_gang_changes_nobodys_turn_in_random_histories() {
+    let first = seeds::first();
+    let histories = seeds::histories(SLICED);
+    let mut sum = Tally::default();
+    for tally in seeds::all(first..first + histories, |history: &History| {
+        play(history, true)
+    }) {
+        sum.add(&tally);
+    }
+    assert!(
+        histories < SLICED || (sum.admissions > 0 && sum.preemptions > 0),
+        "everything occurs: {sum:?}"
+    );
 }
 
 #[test]

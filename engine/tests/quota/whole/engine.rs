@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
-    Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
+    Admission, Budget, CommitRoom, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
     PodResources, Queueing, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
     quota::{FairStrategy, Sharing},
 };
@@ -24,6 +24,9 @@ const FLAVORS: u8 = 2;
 /// Where everybody runs. Nobody is planned there, so that nobody is in the way of a place: victims are put back by quota alone.
 const ELSEWHERE: &str = "elsewhere";
 const ANY_NODE: NodeFilterId = NodeFilterId(0);
+
+/// Who is admitted, and who preempts whom, each in order.
+pub(super) type Turns = (Vec<Uid>, Vec<(Uid, Vec<Uid>)>);
 
 pub(super) struct Engine {
     pub(super) state: State,
@@ -265,6 +268,35 @@ impl Engine {
             self.admitted.insert(number(&admission.gang), admission);
         }
         decided
+    }
+
+    /// What would be decided with so many gangs in one commit, and nothing observed between two of them; `None` if somebody is left to be
+    /// asked by a later call.
+    pub(super) fn turns(&self, now: i64, gangs: usize) -> Option<Turns> {
+        let mut state = self.state.clone();
+        let budget = Budget {
+            left: CommitRoom {
+                gangs,
+                ..CommitRoom::UNLIMITED
+            },
+            ..Budget::UNLIMITED
+        };
+        let (mut admissions, mut preemptions) = (Vec::new(), Vec::new());
+        loop {
+            let decisions = state.decide(Timestamp(now), &budget);
+            admissions.extend(decisions.admissions.iter().map(|it| number(&it.gang)));
+            for preemption in &decisions.preemptions {
+                let victims = preemption.victims.iter();
+                let victims = victims.map(|victim| number(&victim.gang)).collect();
+                preemptions.push((number(&preemption.gang), victims));
+            }
+            if decisions.look_again_at == Some(Timestamp(now + 1)) {
+                return None;
+            }
+            if !decisions.is_cut_short() {
+                return Some((admissions, preemptions));
+            }
+        }
     }
 
     /// How many pods of a gang are admitted.
