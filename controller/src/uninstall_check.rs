@@ -387,7 +387,7 @@ mod tests {
         assert!(found.remaining.is_empty());
     }
 
-    const RESTORE: &str = "helm rollback muster 3 --namespace muster-system";
+    const RESTORE: &str = "helm rollback muster 3 --no-hooks --namespace muster-system";
 
     /// Of a release in mode Observe, and in Enforce with one policy and a webhook.
     fn args(mode: &str) -> CheckUninstallArgs {

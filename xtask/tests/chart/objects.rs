@@ -617,7 +617,7 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
         arguments(&checked, "muster-check-uninstall"),
         [
             "check-uninstall",
-            "--restore-command=helm rollback muster 1 --namespace muster-system",
+            "--restore-command=helm rollback muster 1 --no-hooks --namespace muster-system",
         ]
     );
     let rules = object(&checked, "ClusterRole", "muster-check-uninstall")["rules"].to_string();
