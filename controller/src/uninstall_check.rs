@@ -391,14 +391,11 @@ mod tests {
 
     /// Of a release in mode Observe, and in Enforce with one policy and a webhook.
     fn args(mode: &str) -> CheckUninstallArgs {
-        let guards = match mode {
-            "Enforce" => GuardsArgs {
-                policy_bindings: vec!["muster-pod-created".to_owned()],
-                mutating_webhook_configuration: Some("zz-muster".to_owned()),
-                ..GuardsArgs::default()
-            },
-            _ => GuardsArgs::default(),
-        };
+        let mut guards = GuardsArgs::default();
+        if mode == "Enforce" {
+            guards.policy_bindings = vec!["muster-pod-created".to_owned()];
+            guards.mutating_webhook_configuration = Some("zz-muster".to_owned());
+        }
         CheckUninstallArgs {
             kubeconfig: None,
             guards,
