@@ -94,7 +94,7 @@ const GPU_DRIVER: &str = "gpu.";
 
 /// How names of resources begin by which NVIDIA's device plugin hands out GPUs, whatever an installation manages: those that it
 /// shares are `nvidia.com/gpu.shared`, which no pod of Muster names, and are the same GPUs, as slices are.
-const NVIDIA_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
+pub(crate) const NVIDIA_RESOURCES: [&str; 2] = ["nvidia.com/gpu", "nvidia.com/mig-"];
 
 /// Whether units of the resource are GPUs of a device plugin, or parts of them.
 pub fn is_of_gpus(resource: &str, managed: &ManagedPods) -> bool {

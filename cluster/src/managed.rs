@@ -12,6 +12,8 @@
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceRequirements};
 use muster_api::keys;
 
+use crate::device_plugin::{NVIDIA_RESOURCES, is_of_gpus};
+
 /// No device. The API server writes every zero in this way.
 const ZERO: &str = "0";
 
@@ -96,11 +98,12 @@ impl ManagedPods {
                 .is_some_and(|labels| labels.contains_key(keys::GANG))
     }
 
-    /// Whether a container with these `resources` gets devices that their names stand for, as of a device plugin.
+    /// Whether a container with these `resources` gets devices that their names stand for, as of a device plugin. What a plugin of
+    /// NVIDIA's gives counts here also where it is not managed: a GPU that nobody counts was asked for all the same.
     pub fn names_devices(&self, resources: Option<&ResourceRequirements>) -> bool {
         let limits = resources.and_then(|resources| resources.limits.as_ref());
         let mut limits = limits.into_iter().flatten();
-        limits.any(|(name, amount)| amount.0 != ZERO && self.stands_for_devices(name))
+        limits.any(|(name, amount)| amount.0 != ZERO && is_of_gpus(name, self))
     }
 
     /// Whether a container with these `resources` gets devices: by a claim, or by name.
@@ -112,8 +115,10 @@ impl ManagedPods {
     /// The CEL expression over `c` (a container) that says the same.
     pub fn gives_devices_expression(&self) -> String {
         let listed = self.listed_expression();
+        let nvidia = NVIDIA_RESOURCES.map(|name| format!("r.startsWith('{name}')"));
+        let nvidia = nvidia.join(" || ");
         format!(
-            "has(c.resources) && ((has(c.resources.claims) && c.resources.claims.size() > 0) || (has(c.resources.limits) && c.resources.limits.exists(r, ({listed}) && c.resources.limits[r] != '{ZERO}')))"
+            "has(c.resources) && ((has(c.resources.claims) && c.resources.claims.size() > 0) || (has(c.resources.limits) && c.resources.limits.exists(r, ({listed} || {nvidia}) && c.resources.limits[r] != '{ZERO}')))"
         )
     }
 

@@ -261,6 +261,22 @@ fn runtime_classes() -> Vec<Case> {
             vec![],
         ),
         (
+            "beside a container with a claim, one with a shared GPU of a device plugin, managed or not",
+            beside(
+                "containers",
+                json!({"name": "way", "resources": {"limits": {"nvidia.com/gpu.shared": "1"}}}),
+            ),
+            vec![],
+        ),
+        (
+            "the same with none of them",
+            beside(
+                "containers",
+                json!({"name": "way", "resources": {"limits": {"nvidia.com/gpu.shared": "0"}}}),
+            ),
+            given_none(),
+        ),
+        (
             "a sidecar beside a container with a claim",
             beside(
                 "initContainers",

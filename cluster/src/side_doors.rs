@@ -51,8 +51,8 @@ pub enum SideDoor {
     Devices(String),
 }
 
-/// Whether a container is to get [`VARIABLE`] as [`VOID`]: it says nothing of that itself, and no device plugin may say it, which a
-/// variable of the pod would overrule. One with a claim gets the same value by what prepares the claim, if that is for GPUs.
+/// Whether a container is to get [`VARIABLE`] as [`VOID`]: it says nothing of that itself, and no device plugin may say it, managed or
+/// not, which a variable of the pod would overrule. One with a claim gets the same value by what prepares the claim, if that is for GPUs.
 pub fn needs_void(container: &Container, managed: &ManagedPods) -> bool {
     !sets_variable(container.env.as_deref().unwrap_or_default())
         && !managed.names_devices(container.resources.as_ref())

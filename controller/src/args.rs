@@ -157,6 +157,10 @@ pub struct CheckUninstallArgs {
     /// What is taken down once nothing remains. Without any of it, the check only looks.
     #[command(flatten)]
     pub guards: GuardsArgs,
+
+    /// The command by which the release is again what it was, if it is not uninstalled after all; it is only told.
+    #[arg(long, value_name = "COMMAND")]
+    pub restore_command: Option<String>,
 }
 
 /// What a release refuses and holds pods with.

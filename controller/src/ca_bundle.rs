@@ -126,13 +126,17 @@ impl CaBundleKeeper {
             return Ok(());
         };
         let bundle = ByteString(authorities.set.bundle_pem().into_bytes());
+        // One that somebody keeps from being repaired keeps no other one from it; the first failure is told.
+        let mut kept = Ok(());
         for name in named(&self.mutating) {
-            repair::<MutatingWebhookConfiguration>(client, name, &bundle).await?;
+            let repaired = repair::<MutatingWebhookConfiguration>(client, name, &bundle).await;
+            kept = kept.and(repaired);
         }
         for name in named(&self.validating) {
-            repair::<ValidatingWebhookConfiguration>(client, name, &bundle).await?;
+            let repaired = repair::<ValidatingWebhookConfiguration>(client, name, &bundle).await;
+            kept = kept.and(repaired);
         }
-        Ok(())
+        kept
     }
 }
 
@@ -302,6 +306,29 @@ mod tests {
             .await
             .unwrap();
         assert_eq!(api.asked().len(), 2, "two reads");
+    }
+
+    #[tokio::test]
+    async fn a_configuration_that_may_not_be_repaired_keeps_no_other_one_from_it() {
+        let (secret, bundle) = secret().await;
+        let mut validating = configuration([&json!(null), &bundle]);
+        validating["kind"] = json!("ValidatingWebhookConfiguration");
+        let api = ScriptedApi::new([
+            (200, secret),
+            (200, configuration([&json!(null), &bundle])),
+            failure(403, "a policy refuses it"),
+            (200, validating.clone()),
+            (200, validating),
+        ]);
+        let keeper = CaBundleKeeper {
+            validating: vec!["muster".to_owned()],
+            ..keeper(&api.client())
+        };
+        let error = keeper.keep_once(&api.client()).await.unwrap_err();
+        assert!(error.to_string().contains("MutatingWebhook"), "{error}");
+        let repaired = &api.asked()[4].what;
+        let path = "admissionregistration.k8s.io/v1/validatingwebhookconfigurations/muster";
+        assert_eq!(*repaired, format!("PATCH /apis/{path}"));
     }
 
     #[tokio::test]

@@ -5,7 +5,8 @@
 //!
 //! What puts the gate goes last, so that nothing insists on it any more when it is gone. Who else may write: Helm, which deletes the same
 //! afterwards and passes over what is gone; a `helm upgrade` between the two, which makes them again, and whose objects then go with the
-//! release. Deleted twice, or late, they are gone. Where one cannot be deleted, those before it are, and `helm upgrade` brings them back.
+//! release. Deleted twice, or late, they are gone. Where one cannot be deleted, those before it are, and `helm rollback` to the same
+//! revision brings them back: Helm upgrades no release that it has begun to uninstall.
 
 use std::{fmt::Debug, time::Duration};
 

@@ -4,18 +4,21 @@
 //! chart has it take down what holds pods, and it looks once more. What comes after it has looked (a pod that is created meanwhile) it does
 //! not see: then no gate and no suspension comes any more. A pod that takes GPUs in that moment may still be permitted, and its
 //! NodeDevices keeps the finalizer; the operator guide says how to take it off.
+//!
+//! Helm writes that it uninstalls a release before this runs, and upgrades none of which it has written that, also after a refusal. So each
+//! refusal says how the release becomes again what it was; by the same way comes back what was taken down, by this or an earlier try.
 
 use std::{fmt, io::Write};
 
-use anyhow::bail;
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::{NodeDevices, keys};
-use muster_serve::client;
+use muster_cluster::pod_rules::is_marked;
+use muster_serve::client::{self, CallError};
 
 use crate::{
     args::CheckUninstallArgs,
-    listing::{Names, each},
+    listing::{Names, each, with_causes},
     take_down,
 };
 
@@ -28,40 +31,88 @@ pub struct Remaining {
     permitted: Names,
 }
 
+/// What was found.
+#[derive(Debug, Default)]
+struct Found {
+    remaining: Remaining,
+    /// Pods without a gate for which kube-scheduler asks the extender, and which it has not bound.
+    marked: Names,
+}
+
 /// An error if anything remains.
 pub async fn run(args: CheckUninstallArgs) -> anyhow::Result<()> {
     let client = client::write_client(args.kubeconfig.as_deref()).await?;
-    let remaining = look(&client).await?;
-    if !remaining.is_empty() {
-        bail!("{remaining}");
-    }
-    if !args.guards.are_none() {
-        take_down::take_down(&client, &args.guards).await?;
-        tokio::time::sleep(take_down::LEARNED).await;
-        let late = look(&client).await?;
-        if !late.is_empty() {
-            bail!(
-                "{late}\nThey came while it was looked. Its webhooks and policies about pods are taken down already: uninstall again when \
-                 these have ended, or bring all back by helm upgrade."
-            );
-        }
-    }
+    let text = check(&client, &args).await?;
     // This program's one output: not a log line, so not through the subscriber.
-    writeln!(
-        std::io::stdout(),
-        "No pod is gated, no Job suspended, no claim held and no permit out by Muster. If kube-scheduler's configuration names its extender, take it \
-         out: pods that were marked are not bound while it names one that does not answer."
-    )?;
+    writeln!(std::io::stdout(), "{text}")?;
     Ok(())
 }
 
-async fn look(client: &Client) -> anyhow::Result<Remaining> {
-    let mut remaining = Remaining::default();
-    // A pod with a gate is in no other phase.
+/// What is to be told of a release that goes.
+async fn check(client: &Client, args: &CheckUninstallArgs) -> anyhow::Result<String> {
+    let looked = look(client).await;
+    let mut found = looked.map_err(|error| refusal(args, false, &with_causes(&error)))?;
+    if !found.remaining.is_empty() {
+        return Err(refusal(args, false, &found.remaining.to_string()));
+    }
+    if !args.guards.are_none() {
+        let taken = take_down::take_down(client, &args.guards).await;
+        taken.map_err(|error| refusal(args, true, &format!("{error:#}")))?;
+        tokio::time::sleep(take_down::LEARNED).await;
+        let looked = look(client).await;
+        found = looked.map_err(|error| refusal(args, true, &with_causes(&error)))?;
+        if !found.remaining.is_empty() {
+            let why = format!("{}They came while it was looked.", found.remaining);
+            return Err(refusal(args, true, &why));
+        }
+    }
+    Ok(farewell(&found.marked))
+}
+
+/// Why the release stays, and what to do. What was taken down may be all or a part.
+fn refusal(args: &CheckUninstallArgs, is_taken_down: bool, why: &str) -> anyhow::Error {
+    let mut text = format!("{}\nNothing was uninstalled", why.trim_end());
+    if is_taken_down {
+        text += " yet, but policies and webhooks that refuse and hold pods may be gone: until all is back or uninstalled, pods may start \
+                 without quota";
+    }
+    text += ". To try again: helm uninstall; to do it all the same: helm uninstall --no-hooks.";
+    if let Some(command) = &args.restore_command {
+        text += &format!(
+            "\nHelm takes the release for one that is being uninstalled, and does not upgrade it. To keep it, or to change its values \
+             first:\n{command}"
+        );
+    }
+    anyhow::Error::msg(text)
+}
+
+fn farewell(marked: &Names) -> String {
+    let mut text =
+        "No pod is gated, no Job suspended, no claim held and no permit out by Muster.".to_owned();
+    if marked.is_empty() {
+        text += " If kube-scheduler's configuration names its extender, take it out: pods that were marked are not bound while it names \
+                 one that does not answer.";
+    } else {
+        text += &format!(
+            "\nMarkedPods: pods with the resource {} that are not bound yet: {marked}. If kube-scheduler's configuration names Muster's \
+             extender, they stay Pending from now on: take it out and start kube-scheduler again, or delete them, and whoever made them \
+             makes them without the mark.",
+            keys::MARKER_RESOURCE
+        );
+    }
+    text
+}
+
+async fn look(client: &Client) -> Result<Found, CallError> {
+    let mut found = Found::default();
+    let Found { remaining, marked } = &mut found;
+    // A pod with a gate is in no other phase, and neither is one that is not bound.
     let pending = ListParams::default().fields("status.phase=Pending");
     each(&Api::<Pod>::all(client.clone()), pending, |pod| {
         if is_gated(pod) {
             remaining.gated.add_object(pod);
+        } else if is_marked(pod) && is_to_be_bound(pod) {
+            marked.add_object(pod);
         }
     })
     .await?;
@@ -97,7 +148,16 @@ async fn look(client: &Client) -> anyhow::Result<Remaining> {
         Err(error) if error.status_code() == Some(404) => {}
         listed => listed?,
     }
-    Ok(remaining)
+    Ok(found)
+}
+
+/// One that is being deleted goes without being bound.
+fn is_to_be_bound(pod: &Pod) -> bool {
+    let is_bound = pod
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.node_name.is_some());
+    !is_bound && pod.metadata.deletion_timestamp.is_none()
 }
 
 fn is_gated(pod: &Pod) -> bool {
@@ -184,10 +244,7 @@ impl fmt::Display for Remaining {
                 keys::PERMITS_FINALIZER
             )?;
         }
-        write!(
-            formatter,
-            "Nothing was uninstalled. To do it all the same: helm uninstall --no-hooks, or uninstall.check=false"
-        )
+        Ok(())
     }
 }
 
@@ -196,7 +253,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::scripted_api::{ScriptedApi, failure};
+    use crate::{
+        args::GuardsArgs,
+        scripted_api::{ScriptedApi, failure},
+    };
 
     fn list(kind: &str, token: &str, items: &[Value]) -> (u16, Value) {
         let metadata = json!({"continue": token});
@@ -264,7 +324,7 @@ mod tests {
                 ],
             ),
         ]);
-        let remaining = look(&api.client()).await.unwrap();
+        let remaining = look(&api.client()).await.unwrap().remaining;
         assert_eq!(remaining.gated.count(), 6);
         assert_eq!(remaining.suspended.first(), ["ml/ours"]);
         assert_eq!(remaining.held.first(), ["ml/used"]);
@@ -302,14 +362,10 @@ mod tests {
             &[node("a", &json!(["muster.dev/permits"]))],
         );
         let api = ScriptedApi::new(nothing.clone().into_iter().chain([nodes]));
-        let remaining = look(&api.client()).await.unwrap();
+        let remaining = look(&api.client()).await.unwrap().remaining;
         assert!(!remaining.is_empty());
         let text = remaining.to_string();
-        for part in [
-            "PermitsLeft: ",
-            "muster.dev/permits",
-            "Nothing was uninstalled",
-        ] {
+        for part in ["PermitsLeft: ", "muster.dev/permits"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         // Where the definitions are gone, so are the permits.
@@ -318,6 +374,7 @@ mod tests {
             look(&ScriptedApi::new(gone).client())
                 .await
                 .unwrap()
+                .remaining
                 .is_empty()
         );
     }
@@ -326,9 +383,120 @@ mod tests {
     async fn an_api_server_that_does_not_answer_is_no_leave() {
         let silent = ScriptedApi::new([list("PodList", "", &[])]);
         assert!(look(&silent.client()).await.is_err());
+        let found = look(&ScriptedApi::new(nothing()).client()).await.unwrap();
+        assert!(found.remaining.is_empty());
+    }
+
+    const RESTORE: &str = "helm rollback muster 3 --no-hooks --namespace muster-system";
+
+    /// Of a release in mode Observe, and in Enforce with one policy and a webhook.
+    fn args(mode: &str) -> CheckUninstallArgs {
+        let mut guards = GuardsArgs::default();
+        if mode == "Enforce" {
+            guards.policy_bindings = vec!["muster-pod-created".to_owned()];
+            guards.mutating_webhook_configuration = Some("zz-muster".to_owned());
+        }
+        CheckUninstallArgs {
+            kubeconfig: None,
+            guards,
+            restore_command: Some(RESTORE.to_owned()),
+        }
+    }
+
+    fn nothing() -> [(u16, Value); 4] {
         let kinds = ["PodList", "JobList", "ResourceClaimList", "NodeDevicesList"];
-        let empty = kinds.map(|kind| list(kind, "", &[]));
-        let remaining = look(&ScriptedApi::new(empty).client()).await.unwrap();
-        assert!(remaining.is_empty());
+        kinds.map(|kind| list(kind, "", &[]))
+    }
+
+    fn deleted() -> (u16, Value) {
+        let status =
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"});
+        (200, status)
+    }
+
+    /// `helm upgrade` says then that there is no deployed release: so what a refusal advises would fail without this.
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_says_how_the_release_is_upgraded_again_and_whether_pods_pass_meanwhile() {
+        let gated = || vec![list("PodList", "", &[pod("late", "muster.dev/admission")])];
+        let others = || nothing().into_iter().skip(1).collect::<Vec<_>>();
+        let forbidden = || vec![failure(403, "forbidden")];
+        let cases = [
+            ("it refuses", "Observe", vec![gated(), others()], false),
+            ("it cannot look", "Observe", vec![forbidden()], false),
+            (
+                "nothing could be taken down",
+                "Enforce",
+                vec![nothing().to_vec(), forbidden()],
+                true,
+            ),
+            (
+                "a part was taken down",
+                "Enforce",
+                vec![nothing().to_vec(), vec![deleted()], forbidden()],
+                true,
+            ),
+            (
+                "it cannot look once more",
+                "Enforce",
+                vec![nothing().to_vec(), vec![deleted(), deleted()], forbidden()],
+                true,
+            ),
+            (
+                "a pod came meanwhile",
+                "Enforce",
+                vec![
+                    nothing().to_vec(),
+                    vec![deleted(), deleted()],
+                    gated(),
+                    others(),
+                ],
+                true,
+            ),
+        ];
+        for (what, mode, answers, may_pass) in cases {
+            let api = ScriptedApi::new(answers.concat());
+            let refused = check(&api.client(), &args(mode)).await.unwrap_err();
+            let text = format!("{refused:#}");
+            assert!(text.ends_with(RESTORE), "{what}: {text}");
+            let says = text.contains("pods may start without quota");
+            assert_eq!(says, may_pass, "{what}: {text}");
+        }
+    }
+
+    /// A kube-scheduler whose configuration still names the extender leaves them Pending, and says so to nobody.
+    #[tokio::test(start_paused = true)]
+    async fn pods_that_only_the_extender_lets_go_are_counted_and_named_and_keep_nothing_from_going()
+    {
+        let marked = |name: &str, spec: &Value| {
+            let mut pod = json!({"metadata": {"namespace": "ml", "name": name}, "spec": spec});
+            let limits = json!({"muster.dev/managed": "0"});
+            pod["spec"]["containers"] = json!([{"name": "a", "resources": {"limits": limits}}]);
+            pod
+        };
+        let mut ending = marked("ending", &json!({}));
+        ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let pods = [
+            marked("waits", &json!({})),
+            marked("bound", &json!({"nodeName": "a"})),
+            ending,
+            json!({"metadata": {"namespace": "ml", "name": "plain"}, "spec": {"containers": []}}),
+        ];
+        let others = || nothing().into_iter().skip(1);
+        let first = [list("PodList", "", &pods)].into_iter().chain(others());
+        let api = ScriptedApi::new(first);
+        let text = check(&api.client(), &args("Observe")).await.unwrap();
+        assert!(text.contains("MarkedPods: "), "{text}");
+        assert!(text.contains(": 1 (ml/waits)"), "{text}");
+        // In Enforce those count that are there after the last one was marked.
+        let late = [list("PodList", "", &pods[..1])]
+            .into_iter()
+            .chain(others());
+        let deletions = [deleted(), deleted()];
+        let api = ScriptedApi::new(nothing().into_iter().chain(deletions).chain(late));
+        let text = check(&api.client(), &args("Enforce")).await.unwrap();
+        assert!(text.contains(": 1 (ml/waits)"), "{text}");
+        let api = ScriptedApi::new(nothing());
+        let text = check(&api.client(), &args("Observe")).await.unwrap();
+        assert!(!text.contains("MarkedPods"), "{text}");
     }
 }

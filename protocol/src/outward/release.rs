@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Charge, ClaimByName, Held, NodeDevices, Permit};
+use muster_api::{Charge, ClaimByName, Held, NodeDevices, Permit, keys};
 use muster_cluster::flavor::Scope;
 
 use crate::{
@@ -151,12 +151,27 @@ fn has_no_objects(permit: &Permit) -> bool {
 ///
 /// Decided by the Flavors that are charged, not by the absence of answers or slices: our driver's silence must never look like its
 /// absence. And asked once, when the permit is written, which carries the answer: a Flavor may be edited or deleted while the
-/// devices are held, and whose they are does not change by that.
+/// devices are held, and whose they are does not change by that. Where it is written anew, since somebody deleted the object, the
+/// Flavor may be gone: then it is said by what the claims are allocated.
 pub(crate) fn is_of_other_driver(context: PollContext<'_>, charge: &Charge) -> bool {
     let charged = &charge.claims;
     !charged.is_empty()
-        && charged.iter().all(|group| {
-            let flavor = context.index.flavor(&group.flavor);
-            flavor.is_some_and(|flavor| !Scope::of(&flavor.spec).is_of_our_driver())
+        && charged
+            .iter()
+            .all(|group| match context.index.flavor(&group.flavor) {
+                Some(flavor) => !Scope::of(&flavor.spec).is_of_our_driver(),
+                None => are_of_other_driver(context, &group.uids),
+            })
+}
+
+/// Whether all of these claims have devices, and none of our driver's.
+fn are_of_other_driver(context: PollContext<'_>, claims: &[String]) -> bool {
+    let is_of_other = |uid: &String| {
+        let claim = context.index.claim_by_uid(uid);
+        let allocated = claim.and_then(|claim| claim.allocated.as_ref());
+        allocated.is_some_and(|devices| {
+            !devices.is_empty() && devices.iter().all(|device| *device.driver != *keys::DRIVER)
         })
+    };
+    !claims.is_empty() && claims.iter().all(is_of_other)
 }

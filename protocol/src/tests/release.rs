@@ -306,6 +306,42 @@ fn a_gang_on_devices_of_another_driver_is_released_though_its_flavor_was_deleted
     }
 }
 
+/// Then the permit is written anew, and no Flavor says whose the devices are.
+#[test]
+fn a_gang_on_devices_of_another_driver_is_released_though_flavor_and_permits_were_deleted() {
+    let mut bench = rented(1);
+    bench.pod("train", 0, 1, RENTED);
+    bench.run_in_silence();
+    bench.change_pod("train-0", |pod| {
+        pod.spec.as_mut().unwrap().node_name = Some("r0".to_owned());
+        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    });
+    let Object::ResourceClaim(claim) = claim("train-0", RENTED) else {
+        unreachable!()
+    };
+    let mut claim = Arc::unwrap_or_clone(claim);
+    claim.status = serde_json::from_value(json!({"allocation": {"devices": {"results": [
+        {"request": "gpu", "driver": "gpu.example.com", "pool": "r0", "device": "gpu-0"},
+    ]}}}))
+    .unwrap();
+    bench.server.put(Object::ResourceClaim(Arc::new(claim)));
+    bench.run_in_silence();
+    for (kind, name) in [(Kind::Flavor, "rented"), (Kind::NodeDevices, "r0")] {
+        bench.server.remove(&ObjectKey {
+            kind,
+            namespace: String::new(),
+            name: name.to_owned(),
+        });
+    }
+    bench.run_in_silence();
+    assert!(bench.has_permits("r0"), "it runs on");
+    bench.change_pod("train-0", |pod| {
+        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+    });
+    bench.run_in_silence();
+    assert!(!bench.has_permits("r0"), "no driver of ours ever answered");
+}
+
 #[test]
 fn what_our_driver_handed_out_needs_its_answer_though_its_flavor_counts_others_devices_now() {
     for spec in [

@@ -13,8 +13,10 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
+use nvidia_ml_mock::{Process, State};
 use serde_json::{Value, json};
 
+use super::machine::Machine;
 use crate::gpu_board::{self, Board};
 
 /// Where the real machine would have the driver's libraries.
@@ -124,6 +126,41 @@ pub fn values() -> Value {
         "extraVolumes": [{"name": "hardware", "hostPath": {"path": DIRECTORY, "type": "Directory"}}],
         "extraVolumeMounts": [{"name": "hardware", "mountPath": DIRECTORY, "readOnly": true}],
     })
+}
+
+/// Has a process of the machine use the GPU of this UUID, as far as NVML says so. `process` is its id as the machine counts; what
+/// stands for the kernel's lists leads to what the kernel itself says of it.
+pub fn begin_use(machine: &Machine, gpu: &str, process: u32) -> Result<()> {
+    let link = process_link(machine, process)?;
+    symlink(format!("/proc/{process}"), &link).with_context(|| link.display().to_string())?;
+    change_state(machine, |state| {
+        state.processes.push(Process {
+            gpu: gpu.to_owned(),
+            pid: process,
+            used_bytes: 1 << 30,
+        });
+    })
+}
+
+/// Ends what [`begin_use`] began: NVML lists no process that has ended.
+pub fn end_use(machine: &Machine, process: u32) -> Result<()> {
+    change_state(machine, |state| {
+        state.processes.retain(|listed| listed.pid != process);
+    })?;
+    let link = process_link(machine, process)?;
+    fs::remove_file(&link).with_context(|| link.display().to_string())
+}
+
+fn process_link(machine: &Machine, process: u32) -> Result<PathBuf> {
+    machine.path(&format!("{DIRECTORY}/proc/{process}"))
+}
+
+fn change_state(machine: &Machine, change: impl FnOnce(&mut State)) -> Result<()> {
+    let file = machine.path(&format!("{DIRECTORY}/board.json"))?;
+    let text = fs::read(&file).with_context(|| file.display().to_string())?;
+    let mut state = serde_json::from_slice(&text)?;
+    change(&mut state);
+    gpu_board::write(&file, &state)
 }
 
 fn source(name: &str) -> PathBuf {

@@ -1,6 +1,7 @@
 //! Muster as it ships: the chart as it is, its images in real containers, installed and used as the README, the guides and
 //! the notes say, word for word.
 
+mod bypass;
 mod driver_root;
 mod examples;
 mod first_hour;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
         upgrade::a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gated,
         scheduler::a_second_scheduler_of_the_charts_has_every_pod_with_claims,
         gpu_operator::its_pods_are_taken_wherever_the_chart_is_told,
+        bypass::a_pod_without_a_claim_that_uses_a_gpu_is_told_and_nothing_new_is_placed_there,
         driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
     ]);
     scenarios.extend(lab_scenarios![Core:

@@ -144,6 +144,13 @@ fn a_container_for_which_no_gpu_was_asked_gets_none_that_its_image_names() {
             limits("nvidia.com/mig-1g.10gb", "1"),
             None,
         ),
+        // A variable of the pod would overrule what the plugin says, and the container would have no GPU.
+        (
+            "a shared GPU of a device plugin, which is not managed",
+            None,
+            limits("nvidia.com/gpu.shared", "1"),
+            None,
+        ),
         (
             "what stands for no device",
             None,

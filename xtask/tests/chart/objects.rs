@@ -636,7 +636,10 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
     assert_runs_at(&checked, "muster-check-uninstall", "pre-delete");
     assert_eq!(
         arguments(&checked, "muster-check-uninstall"),
-        ["check-uninstall"]
+        [
+            "check-uninstall",
+            "--restore-command=helm rollback muster 1 --no-hooks --namespace muster-system",
+        ]
     );
     let rules = object(&checked, "ClusterRole", "muster-check-uninstall")["rules"].to_string();
     for kind in ["pods", "jobs", "resourceclaims", "nodedevices"] {
