@@ -146,27 +146,32 @@ impl State {
         }
     }
 
-    /// What has a Team looked at again that competes by that. If it competes by the least that any of its gangs may be charged, nothing
-    /// has: it would compete by no less.
+    /// What has a Team looked at again that competes by that. A head that does not fit any more would go on standing for its Cohort, by
+    /// what it asks for, against others who do fit. Who has others give way and competes by the least that any gang of its Team may be charged
+    /// is not looked at: it would compete by no less.
     fn watch_competing(
         &self,
         team: TeamId,
         head: &Head,
         (asked, place): (&Asked, &Place),
     ) -> Watch {
-        let classes = self.teams.get(team).map_or(0, |entry| entry.classes.len());
-        let may_others_wake = classes > 1 && self.may_preempt(team);
-        let (least, earliest) = self.least_asked(team);
-        if !may_others_wake && least == *asked && earliest >= *place {
-            return Watch::default();
-        }
         match &head.turn {
             What::Fits { fitting, .. }
                 if fitting.fits_on.len() <= 1 && !self.may_be_charged_less(team, head, fitting) =>
             {
                 self.watch_fitting(team, head, fitting)
             }
-            _ => Watch::always(),
+            What::Fits { .. } => Watch::always(),
+            What::Preempts(_) => {
+                let classes = self.teams.get(team).map_or(0, |entry| entry.classes.len());
+                let may_others_wake = classes > 1 && self.may_preempt(team);
+                let (least, earliest) = self.least_asked(team);
+                if !may_others_wake && least == *asked && earliest >= *place {
+                    Watch::default()
+                } else {
+                    Watch::always()
+                }
+            }
         }
     }
 

@@ -300,11 +300,14 @@ impl KnownHeads {
         let Some(place) = self.places.get(key) else {
             return false;
         };
-        let team = place.teams.first();
-        let head = team.and_then(|team| Some((*team, &self.heads.get(team)?.head)));
-        let found = head.map_or(Found::Gone, |(team, head)| {
-            state.find_place_again(team, head, key, (&place.plan, place.as_of))
-        });
+        // Nobody needs it any more.
+        let Some(team) = place.teams.first() else {
+            return false;
+        };
+        let Some(head) = self.heads.get(team).map(|known| &known.head) else {
+            return false;
+        };
+        let found = state.find_place_again(*team, head, key, (&place.plan, place.as_of));
         if matches!(found, Found::Holds) {
             return true;
         }

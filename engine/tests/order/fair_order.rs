@@ -521,3 +521,22 @@ fn where_shares_are_fair_a_gang_of_the_larger_share_gives_way_to_one_of_the_smal
         assert_eq!(reasons, expected, "{sharing:?}");
     }
 }
+
+/// Found by chance: `g01` fits at first, and no more once `g04` has its GPUs. As long as it stood for its Cohort, `g00` of another one went
+/// before `g03`, which is in the Cohort of `g01`.
+#[test]
+fn a_head_that_lost_its_quota_to_another_cohort_does_not_stand_for_its_own() {
+    let world = World {
+        pools: vec![0, 1, 1],
+        teams: vec![(1, 1, 0), (0, 2, 0), (1, 0, 0), (2, 0, 2), (0, 0, 2)],
+        gangs: vec![
+            (3, 1, 0, 0),
+            (1, 3, 0, 0),
+            (5, 1, 0, 0),
+            (4, 1, 0, 0),
+            (2, 2, 0, 0),
+        ],
+    };
+    let mut state = world.state(&world.gangs());
+    assert_eq!(admitted(&decide(&mut state)), world.expected());
+}

@@ -82,7 +82,10 @@ const ALL_FLAGS: [&[&str]; 3] = [
         "certManager.enabled=true",
         "certManager.issuerRef={\"name\":\"ca\"}",
     ],
-    &["driver.toolkitHook=\"/usr/bin/nvidia-cdi-hook\""],
+    &[
+        "driver.toolkitHook=\"/usr/bin/nvidia-cdi-hook\"",
+        "driver.nvmlLibrary=\"/usr/lib/libnvidia-ml.so.1\"",
+    ],
 ];
 
 /// Flags that the README says of all programs.
