@@ -46,7 +46,9 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
         .and_then(|status| status.phase);
     ensure!(phase.as_deref() == Some("Running"), "the pod is {phase:?}");
     // Helm upgrades the release again, as most of what is advised takes, once it was told to by the line that was said.
-    let mut lines = refused.lines().map(str::trim);
+    // What a hook says Helm quotes in its log.
+    let said = refused.replace("\\n", "\n");
+    let mut lines = said.lines().map(|line| line.trim().trim_end_matches('"'));
     let restore = lines.find(|line| line.starts_with("helm rollback "));
     let restore = restore.with_context(|| format!("it says no way back: {refused}"))?;
     lab.shell(restore).await?;
