@@ -29,6 +29,11 @@ pub async fn take_down(client: &Client, guards: &GuardsArgs) -> anyhow::Result<(
     for name in &guards.policy_bindings {
         delete(&bindings, name).await?;
     }
+    // An API server learns of webhooks at once, and of policies by looking once a second: without the wait it would refuse what no webhook
+    // gives the gate any more. Nothing tells what it knows.
+    if !guards.policy_bindings.is_empty() {
+        tokio::time::sleep(LEARNED).await;
+    }
     if let Some(name) = &guards.validating_webhook_configuration {
         let configurations: Api<ValidatingWebhookConfiguration> = Api::all(client.clone());
         delete(&configurations, name).await?;
@@ -73,7 +78,7 @@ mod tests {
         (200, status)
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn what_insists_on_the_gate_goes_before_what_puts_it_and_what_is_gone_is_passed_over() {
         let gone = failure(404, "not found");
         let api = ScriptedApi::new([done(), gone, done(), done()]);
