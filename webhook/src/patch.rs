@@ -10,7 +10,7 @@ use json_patch::{
     jsonptr::{PointerBuf, Token},
 };
 use k8s_openapi::{
-    api::core::v1::{PodSpec, ResourceRequirements},
+    api::core::v1::{Container, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
@@ -58,20 +58,22 @@ pub fn claim(spec: &PodSpec, claim: &Claim) -> Option<PatchOperation> {
 /// The marker in the first container, and the claim in the container that gets it.
 pub fn resources(spec: &PodSpec, marked: bool, claim: Option<&Claim>) -> Vec<PatchOperation> {
     let mut operations = Vec::new();
-    let lists = [
-        ("containers", Some(&spec.containers)),
-        ("initContainers", spec.init_containers.as_ref()),
-    ];
-    for (list, containers) in lists {
-        for (index, container) in containers.into_iter().flatten().enumerate() {
-            let wanted = Wanted {
-                marker: marked && list == "containers" && index == 0,
-                claim: claim.is_some_and(|claim| claim.container == Some((list, index))),
-            };
-            operations.extend(wanted.of(list, index, container.resources.as_ref()));
-        }
+    for (list, index, container) in containers(spec) {
+        let wanted = Wanted {
+            marker: marked && list == "containers" && index == 0,
+            claim: claim.is_some_and(|claim| claim.container == Some((list, index))),
+        };
+        operations.extend(wanted.of(list, index, container.resources.as_ref()));
     }
     operations
+}
+
+/// The containers of a pod, each with the list that it is in and its place there.
+fn containers(spec: &PodSpec) -> impl Iterator<Item = (&'static str, usize, &Container)> {
+    let main = spec.containers.iter().enumerate();
+    let main = main.map(|(index, container)| ("containers", index, container));
+    let init = spec.init_containers.iter().flatten().enumerate();
+    main.chain(init.map(|(index, container)| ("initContainers", index, container)))
 }
 
 /// What keeps NVIDIA's runtime from giving a container the GPUs that its image names. It wins over `envFrom`, too; what the pod sets
@@ -79,22 +81,16 @@ pub fn resources(spec: &PodSpec, marked: bool, claim: Option<&Claim>) -> Vec<Pat
 pub fn void(spec: &PodSpec, managed: &ManagedPods) -> Vec<PatchOperation> {
     let variable = json!({"name": VARIABLE, "value": VOID});
     let mut operations = Vec::new();
-    let lists = [
-        ("containers", Some(&spec.containers)),
-        ("initContainers", spec.init_containers.as_ref()),
-    ];
-    for (list, containers) in lists {
-        for (index, container) in containers.into_iter().flatten().enumerate() {
-            if !needs_void(container, managed) {
-                continue;
-            }
-            let index = index.to_string();
-            let path = ["spec", list, &index, "env"];
-            operations.push(match &container.env {
-                Some(_) => add(path.into_iter().chain(["-"]), variable.clone()),
-                None => add(path, json!([variable])),
-            });
+    for (list, index, container) in containers(spec) {
+        if !needs_void(container, managed) {
+            continue;
         }
+        let index = index.to_string();
+        let path = ["spec", list, &index, "env"];
+        operations.push(match &container.env {
+            Some(_) => add(path.into_iter().chain(["-"]), variable.clone()),
+            None => add(path, json!([variable])),
+        });
     }
     operations
 }

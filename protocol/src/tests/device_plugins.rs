@@ -105,6 +105,17 @@ fn ends(bench: &mut Bench, pod: &str) {
     });
 }
 
+/// A pod with a GPU runs that Muster did not see come: `old-0`, of no gang by its labels.
+fn runs_already(bench: &mut Bench) {
+    let mut runs = pod("old", 0, 1);
+    runs.metadata.labels = None;
+    let spec = runs.spec.as_mut().unwrap();
+    spec.scheduling_gates = None;
+    spec.node_name = Some(NODE.to_owned());
+    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
+    bench.server.put(Object::Pod(Arc::new(runs)));
+}
+
 #[test]
 fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_answers() {
     let mut bench = bench(4);
@@ -197,13 +208,7 @@ fn what_runs_stays_charged_and_in_its_place_while_no_flavor_counts_it() {
 #[test]
 fn what_ran_before_muster_came_is_adopted_at_what_it_has() {
     let mut bench = bench(2);
-    let mut runs = pod("old", 0, 1);
-    runs.metadata.labels = None;
-    let spec = runs.spec.as_mut().unwrap();
-    spec.scheduling_gates = None;
-    spec.node_name = Some(NODE.to_owned());
-    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    bench.server.put(Object::Pod(Arc::new(runs)));
+    runs_already(&mut bench);
     bench.run();
     let admission = bench.gang_status().admission.unwrap();
     assert!(admission.adopted);
@@ -225,13 +230,7 @@ fn what_ran_before_muster_came_is_adopted_at_what_it_has() {
 #[test]
 fn what_runs_is_adopted_as_of_its_flavor_also_while_the_plugin_restarts() {
     let mut bench = bench(0);
-    let mut runs = pod("old", 0, 1);
-    runs.metadata.labels = None;
-    let spec = runs.spec.as_mut().unwrap();
-    spec.scheduling_gates = None;
-    spec.node_name = Some(NODE.to_owned());
-    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    bench.server.put(Object::Pod(Arc::new(runs)));
+    runs_already(&mut bench);
     bench.run();
     let charge = bench.gang_status().admission.unwrap().charge;
     let [group] = charge.claims.as_slice() else {
@@ -317,13 +316,7 @@ fn a_lost_node_that_went_over_from_the_driver_to_a_plugin_is_back_when_it_is_rea
 fn what_ran_before_any_flavor_counted_it_is_charged_as_soon_as_one_does() {
     let mut bench = bench(3);
     bench.server.remove(&flavor().key());
-    let mut runs = pod("old", 0, 1);
-    runs.metadata.labels = None;
-    let spec = runs.spec.as_mut().unwrap();
-    spec.scheduling_gates = None;
-    spec.node_name = Some(NODE.to_owned());
-    runs.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    bench.server.put(Object::Pod(Arc::new(runs)));
+    runs_already(&mut bench);
     bench.run();
     let status = bench.gang_status();
     assert_eq!(status.admission, None);
