@@ -2,8 +2,9 @@
 //! begins.
 //!
 //! The policy about side doors refuses such pods when they are created; those that exist it leaves alone, and in Observe it refused
-//! none. What the webhook shuts by itself in Enforce is no reason to wait: nobody has anything to change. Where it refuses already, nothing is looked at: an upgrade within Enforce waits for no list of all pods, and is not stopped by a
-//! pod whose namespace joined a Team later.
+//! none. What the webhook shuts by itself in Enforce is no reason to wait: nobody has anything to change. Where the policy refuses
+//! already, nothing is looked at: an upgrade within Enforce waits for no list of all pods, and is not stopped by a pod whose namespace
+//! joined a Team later.
 //!
 //! It reads and writes nothing, so it may run at any time, twice, or beside a leader. Pods come page by page; what it keeps of them is
 //! bounded. A pod that is created after its page was read, while the mode is still Observe, it does not see.

@@ -6,6 +6,7 @@
 //! * [`server`]: an HTTP(S) server that no client can hold up; [`tls`]: its certificates, replaced while it runs;
 //!   [`lock`]: what requests read, in bounded time.
 //! * [`certificates`], [`authority_secret`], [`certificate_source`]: where certificates come from.
+//! * [`event`]: Events, as every program writes them.
 //! * [`lease`]: leader election by local, monotonic observation. It elects; it does not fence.
 //!
 //! **Invariant: every call that leaves the process has an end.** Connect, read and write limits are set on
@@ -17,6 +18,7 @@ pub mod authority_secret;
 pub mod certificate_source;
 pub mod certificates;
 pub mod client;
+pub mod event;
 pub mod lease;
 pub mod lock;
 pub mod metrics;

@@ -7,19 +7,14 @@ use std::{fmt::Debug, sync::Arc};
 
 use jiff::Timestamp;
 use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
-use k8s_openapi::{
-    api::{
-        batch::v1::Job,
-        core::v1::{ObjectReference, Pod},
-        events::v1::Event,
-    },
-    apimachinery::pkg::apis::meta::v1::MicroTime,
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::{ObjectReference, Pod},
+    events::v1::Event,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{
-        DeleteParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy,
-    },
+    api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::ClusterResourceScope,
 };
 use muster_api::{
@@ -30,6 +25,7 @@ use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
+    event::Told,
     watch::managed_fields,
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -39,8 +35,6 @@ use crate::{outcome, read};
 
 /// What Events name as their reporter.
 const REPORTER: &str = "muster.dev/controller";
-/// Longest name of an Event's object that goes into the Event's name: 253 less a dot and 16 hexadecimal digits.
-const EVENT_NAME_LENGTH: usize = 236;
 
 /// Carries out effects.
 #[derive(Clone)]
@@ -460,37 +454,24 @@ fn set_permits_finalizer(object: &mut NodeDevices, stands: bool) {
     }
 }
 
-/// Events of cluster-scoped objects live in `default`, as Kubernetes demands. The time makes the name unique.
 fn event(note: &EventNote, instance: &str, now: Timestamp) -> Event {
-    let namespace = if note.namespace.is_empty() {
-        "default"
-    } else {
-        &note.namespace
-    };
-    let object_name: String = note.name.chars().take(EVENT_NAME_LENGTH).collect();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{object_name}.{:x}", now.as_nanosecond())),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        action: Some("Admission".to_owned()),
-        event_time: Some(MicroTime(now)),
-        note: Some(note.note.clone()),
-        reason: Some(note.reason.to_string()),
-        regarding: Some(ObjectReference {
+    let told = Told {
+        regarding: ObjectReference {
             api_version: Some(note.api_version.clone()),
             kind: Some(note.kind.clone()),
             namespace: Some(note.namespace.clone()).filter(|namespace| !namespace.is_empty()),
             name: Some(note.name.clone()),
             uid: Some(note.uid.clone()),
             ..ObjectReference::default()
-        }),
-        reporting_controller: Some(REPORTER.to_owned()),
-        reporting_instance: Some(instance.chars().take(128).collect()),
-        type_: Some(if note.warning { "Warning" } else { "Normal" }.to_owned()),
-        ..Event::default()
-    }
+        },
+        action: "Admission",
+        reason: note.reason.to_string(),
+        note: note.note.clone(),
+        is_warning: note.warning,
+        reporter: REPORTER,
+        instance,
+    };
+    told.at(now)
 }
 
 #[cfg(test)]

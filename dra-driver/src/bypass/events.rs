@@ -3,13 +3,10 @@
 use std::collections::BTreeSet;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{core::v1::ObjectReference, events::v1::Event},
-    apimachinery::pkg::apis::meta::v1::MicroTime,
-};
-use kube::core::ObjectMeta;
+use k8s_openapi::api::{core::v1::ObjectReference, events::v1::Event};
 use muster_api::Reason;
 use muster_cluster::text::{listed, truncate};
+use muster_serve::event::Told;
 
 use super::{
     origin::Origin,
@@ -20,10 +17,6 @@ use super::{
 const REPORTER: &str = "muster.dev/dra-driver";
 /// Longest note; the API takes 1,024 bytes.
 const NOTE_BYTES: usize = 1_024;
-/// Longest name of an Event's object that goes into the Event's name: 253 less a dot and 16 hexadecimal digits.
-const OBJECT_NAME_CHARACTERS: usize = 236;
-/// Longest name of whoever reports.
-const INSTANCE_CHARACTERS: usize = 128;
 
 /// All bypasses of one origin.
 #[derive(Clone, Debug)]
@@ -102,27 +95,17 @@ impl Bypass<'_> {
     }
 }
 
-/// Events of cluster-scoped objects live in `default`, as Kubernetes demands. The time makes the name unique.
 fn event(regarding: ObjectReference, note: String, node: &str, now: Timestamp) -> Event {
-    let namespace = regarding.namespace.as_deref().unwrap_or("default");
-    let object = regarding.name.as_deref().unwrap_or_default();
-    let object: String = object.chars().take(OBJECT_NAME_CHARACTERS).collect();
-    Event {
-        metadata: ObjectMeta {
-            name: Some(format!("{object}.{:x}", now.as_nanosecond())),
-            namespace: Some(namespace.to_owned()),
-            ..ObjectMeta::default()
-        },
-        action: Some("Detection".to_owned()),
-        event_time: Some(MicroTime(now)),
-        note: Some(note),
-        reason: Some(Reason::QuotaBypassDetected.to_string()),
-        regarding: Some(regarding),
-        reporting_controller: Some(REPORTER.to_owned()),
-        reporting_instance: Some(node.chars().take(INSTANCE_CHARACTERS).collect()),
-        type_: Some("Warning".to_owned()),
-        ..Event::default()
-    }
+    let told = Told {
+        regarding,
+        action: "Detection",
+        reason: Reason::QuotaBypassDetected.to_string(),
+        note,
+        is_warning: true,
+        reporter: REPORTER,
+        instance: node,
+    };
+    told.at(now)
 }
 
 #[cfg(test)]

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::*;
+use crate::{common::*, slices::decide_in_slices};
 use muster_engine::{
-    Amount, Budget, Cohort, CommitRoom, FlavorResource, Gang, Hold, Queueing, QuotaLimit, Resource,
-    ResourceCharge, State, Team, TeamName, Update, Why,
+    Amount, Cohort, FlavorResource, Gang, Hold, Queueing, QuotaLimit, Resource, ResourceCharge,
+    State, Team, TeamName, Update, Why,
     model::Quota,
     quota::{
         Entrant, PreemptionPolicy, PreemptionReason, QuotaTree, ReclaimWithinCohort, Sharing,
@@ -225,16 +225,6 @@ fn what_is_released_is_promised_to_who_comes_before_those_whose_shares_are_fair(
     }
 }
 
-fn budget_of_one() -> Budget {
-    Budget {
-        left: CommitRoom {
-            gangs: 1,
-            ..CommitRoom::UNLIMITED
-        },
-        ..Budget::UNLIMITED
-    }
-}
-
 /// A tree of GPUs alone, with gangs in it.
 #[derive(Clone, Debug)]
 struct World {
@@ -398,14 +388,8 @@ proptest! {
             shuffled.swap(last, usize::try_from(seed >> 33).expect("31 bits") % (last + 1));
         }
         let mut state = world.state(&shuffled);
-        let mut one_by_one = Vec::new();
-        loop {
-            let decisions = state.decide(NOW, &budget_of_one());
-            one_by_one.extend(admitted(&decisions));
-            if !decisions.is_cut_short() {
-                break;
-            }
-        }
+        let slices = decide_in_slices(&mut state, NOW, 1);
+        let one_by_one: Vec<String> = slices.iter().flat_map(admitted).collect();
         prop_assert_eq!(one_by_one, at_once);
     }
 }

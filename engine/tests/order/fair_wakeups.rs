@@ -3,10 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::*;
+use crate::{
+    common::*,
+    slices::{decide_in_slices, leaves_some},
+};
 use muster_engine::{
-    Amount, Budget, Cohort, CommitRoom, Decisions, Flavor, Gang, GangUid, Hold, Node, NodeBlock,
-    NodeFilterId, QuotaLimit, Resource, Running, State, Team, Timestamp, Update,
+    Amount, Budget, Cohort, Decisions, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId,
+    QuotaLimit, Resource, Running, State, Team, Timestamp, Update,
     model::Quota,
     quota::{FairStrategy, PreemptionPolicy, ReclaimWithinCohort, Sharing, Weight, WithinTeam},
 };
@@ -275,26 +278,15 @@ impl World {
 
     /// Who would be admitted, and for whom others would go, with so many gangs in one commit; `None` if some are left to a later call.
     fn turns(&self, gangs: usize) -> Option<(Vec<String>, Vec<String>)> {
-        let mut state = self.state.clone();
-        let budget = Budget {
-            left: CommitRoom {
-                gangs,
-                ..CommitRoom::UNLIMITED
-            },
-            ..Budget::UNLIMITED
-        };
-        let (mut starting, mut preempting) = (Vec::new(), Vec::new());
-        loop {
-            let decisions = state.decide(Timestamp(self.now), &budget);
-            starting.extend(admitted(&decisions));
-            preempting.extend(decisions.preemptions.iter().map(|it| it.gang.to_string()));
-            if decisions.look_again_at == Some(Timestamp(self.now + 1)) {
-                return None;
-            }
-            if !decisions.is_cut_short() {
-                return Some((starting, preempting));
-            }
+        let now = Timestamp(self.now);
+        let slices = decide_in_slices(&mut self.state.clone(), now, gangs);
+        if slices.iter().any(|slice| leaves_some(slice, now)) {
+            return None;
         }
+        let starting = slices.iter().flat_map(admitted).collect();
+        let preempting = slices.iter().flat_map(|slice| &slice.preemptions);
+        let preempting = preempting.map(|it| it.gang.to_string()).collect();
+        Some((starting, preempting))
     }
 
     /// What would come of asking everybody anew.

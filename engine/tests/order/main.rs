@@ -18,4 +18,6 @@ mod fair_own_team;
 mod fair_wakeups;
 mod head_cost;
 mod namespaces;
+#[path = "../common/slices.rs"]
+mod slices;
 mod strict;

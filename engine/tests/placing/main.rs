@@ -15,3 +15,5 @@ mod decisions;
 mod partial;
 mod partial_order;
 mod placement;
+#[path = "../common/slices.rs"]
+mod slices;

@@ -1,33 +1,18 @@
 //! In which order gangs are admitted that may start with fewer pods than they have: the same, however little a commit carries.
 
-use crate::common::*;
+use crate::{common::*, slices::decide_in_slices};
 use muster_engine::{
-    Admission, Amount, Budget, Cohort, CommitRoom, Gang, Node, Queueing, QuotaLimit, Resource,
-    State, Team, Update, quota::Sharing,
+    Admission, Amount, Cohort, Gang, Node, Queueing, QuotaLimit, Resource, State, Team, Update,
+    quota::Sharing,
 };
 use proptest::prelude::*;
-
-fn budget_of_one() -> Budget {
-    Budget {
-        left: CommitRoom {
-            gangs: 1,
-            ..CommitRoom::UNLIMITED
-        },
-        ..Budget::UNLIMITED
-    }
-}
 
 /// What is admitted by one decision, and by many that admit one gang each.
 fn both_ways(state: &State) -> (Vec<Admission>, Vec<Admission>) {
     let at_once = decide(&mut state.clone()).admissions;
-    let (mut state, mut one_by_one) = (state.clone(), Vec::new());
-    loop {
-        let decisions = state.decide(NOW, &budget_of_one());
-        one_by_one.extend(decisions.admissions.clone());
-        if !decisions.is_cut_short() {
-            return (at_once, one_by_one);
-        }
-    }
+    let slices = decide_in_slices(&mut state.clone(), NOW, 1);
+    let one_by_one = slices.into_iter().flat_map(|slice| slice.admissions);
+    (at_once, one_by_one.collect())
 }
 
 fn names(admissions: &[Admission]) -> Vec<(String, usize)> {

@@ -23,5 +23,7 @@ mod play;
 mod properties;
 mod random;
 mod seeds;
+#[path = "../common/slices.rs"]
+mod slices;
 mod turns;
 mod whole;

@@ -112,24 +112,24 @@ pub async fn label_nodes(lab: &Lab) -> Result<()> {
 /// Waits until all that the chart starts is Ready.
 pub async fn wait_until_ready(lab: &Lab) -> Result<()> {
     for program in ["controller", "webhook", "extender"] {
-        let deployment = format!("deployment/{RELEASE}-{program}");
-        lab.kubectl(&[
-            "rollout",
-            "status",
-            &deployment,
-            "--namespace",
-            NAMESPACE,
-            "--timeout=110s",
-        ])
-        .await?;
+        rolled_out(lab, NAMESPACE, &format!("deployment/{RELEASE}-{program}")).await?;
     }
-    let daemon_set = format!("daemonset/{RELEASE}-driver");
+    rolled_out(
+        lab,
+        DRIVER_NAMESPACE,
+        &format!("daemonset/{RELEASE}-driver"),
+    )
+    .await
+}
+
+/// Waits until all pods of a workload (`deployment/NAME`) are those of its template, and Ready.
+pub async fn rolled_out(lab: &Lab, namespace: &str, workload: &str) -> Result<()> {
     lab.kubectl(&[
         "rollout",
         "status",
-        &daemon_set,
+        workload,
         "--namespace",
-        DRIVER_NAMESPACE,
+        namespace,
         "--timeout=110s",
     ])
     .await?;

@@ -97,15 +97,7 @@ pub(crate) async fn a_second_scheduler_of_the_charts_has_every_pod_with_claims(
     let note = created.note("to a second scheduler");
     lab.notes.lines.push(note);
     let deployment = format!("deployment/{SECOND}");
-    lab.kubectl(&[
-        "rollout",
-        "status",
-        &deployment,
-        "--namespace",
-        NAMESPACE,
-        "--timeout=110s",
-    ])
-    .await?;
+    operator::rolled_out(lab, NAMESPACE, &deployment).await?;
     is_scheduled_by(lab, SECOND).await?;
     given::given_on(lab, GPU_MACHINES[0]).await?;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
-    Admission, Budget, CommitRoom, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
+    Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
     PodResources, Queueing, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
     quota::{FairStrategy, Sharing},
 };
@@ -16,6 +16,7 @@ use super::{
 use crate::{
     mirror,
     model::{Name, Pair},
+    slices::{decide_in_slices, leaves_some},
 };
 
 /// More than gangs ever run and have something kept at once.
@@ -262,7 +263,7 @@ impl Engine {
                 })
                 .collect(),
             spared: decisions.spared.iter().map(number).collect(),
-            leaves_some: decisions.look_again_at == Some(Timestamp(now + 1)),
+            leaves_some: leaves_some(&decisions, Timestamp(now)),
         };
         for admission in decisions.admissions {
             self.admitted.insert(number(&admission.gang), admission);
@@ -273,30 +274,20 @@ impl Engine {
     /// What would be decided with so many gangs in one commit, and nothing observed between two of them; `None` if somebody is left to be
     /// asked by a later call.
     pub(super) fn turns(&self, now: i64, gangs: usize) -> Option<Turns> {
-        let mut state = self.state.clone();
-        let budget = Budget {
-            left: CommitRoom {
-                gangs,
-                ..CommitRoom::UNLIMITED
-            },
-            ..Budget::UNLIMITED
-        };
-        let (mut admissions, mut preemptions) = (Vec::new(), Vec::new());
-        loop {
-            let decisions = state.decide(Timestamp(now), &budget);
-            admissions.extend(decisions.admissions.iter().map(|it| number(&it.gang)));
-            for preemption in &decisions.preemptions {
-                let victims = preemption.victims.iter();
-                let victims = victims.map(|victim| number(&victim.gang)).collect();
-                preemptions.push((number(&preemption.gang), victims));
-            }
-            if decisions.look_again_at == Some(Timestamp(now + 1)) {
-                return None;
-            }
-            if !decisions.is_cut_short() {
-                return Some((admissions, preemptions));
-            }
+        let now = Timestamp(now);
+        let slices = decide_in_slices(&mut self.state.clone(), now, gangs);
+        if slices.iter().any(|slice| leaves_some(slice, now)) {
+            return None;
         }
+        let admissions = slices.iter().flat_map(|slice| &slice.admissions);
+        let admissions = admissions.map(|it| number(&it.gang)).collect();
+        let preemptions = slices.iter().flat_map(|slice| &slice.preemptions);
+        let preemptions = preemptions.map(|preemption| {
+            let victims = preemption.victims.iter();
+            let victims = victims.map(|victim| number(&victim.gang)).collect();
+            (number(&preemption.gang), victims)
+        });
+        Some((admissions, preemptions.collect()))
     }
 
     /// How many pods of a gang are admitted.
