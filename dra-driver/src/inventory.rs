@@ -142,27 +142,15 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 }
 
 #[cfg(test)]
-mod tests {
-    use muster_device::{BackendError, ListedGpu, NvlinkGroups};
+pub(crate) mod fixtures {
+    use muster_device::{Gpu, NvlinkGroups};
 
-    use super::*;
-
-    fn listed(gpus: &[Gpu]) -> Listed {
-        let answered = |gpu: &Gpu| ListedGpu {
-            gpu: gpu.clone(),
-            silent: None,
-        };
-        Listed {
-            gpus: gpus.iter().map(answered).collect(),
-            unidentified: Vec::new(),
-        }
-    }
-
-    fn gpu(uuid: &str, index: u32, bus: &str) -> Gpu {
+    /// A GPU of which nothing but its names matters.
+    pub(crate) fn gpu(uuid: &str, index: u32, pci_bus_id: &str) -> Gpu {
         Gpu {
             uuid: uuid.to_owned(),
             index,
-            pci_bus_id: bus.to_owned(),
+            pci_bus_id: pci_bus_id.to_owned(),
             product_name: "Test".to_owned(),
             architecture: "Test".to_owned(),
             memory_bytes: 1 << 30,
@@ -173,6 +161,24 @@ mod tests {
             driver_version: "1.2.3".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_device::{BackendError, ListedGpu};
+
+    use super::{fixtures::gpu, *};
+
+    fn listed(gpus: &[Gpu]) -> Listed {
+        let answered = |gpu: &Gpu| ListedGpu {
+            gpu: gpu.clone(),
+            silent: None,
+        };
+        Listed {
+            gpus: gpus.iter().map(answered).collect(),
+            unidentified: Vec::new(),
         }
     }
 

@@ -130,29 +130,17 @@ serve!(v1alpha1);
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{BackendError, Gpu, Listed, ListedGpu, NvlinkGroups};
+    use muster_device::{BackendError, Listed, ListedGpu};
 
     use super::{
         v1::HealthStatus::{Healthy, Unhealthy, Unknown},
         *,
     };
+    use crate::inventory::fixtures;
 
     fn gpu(index: u32, silent: Option<BackendError>) -> ListedGpu {
-        let gpu = Gpu {
-            uuid: format!("GPU-{index}"),
-            index,
-            pci_bus_id: format!("0000:0{index}:00.0"),
-            product_name: "Test".to_owned(),
-            architecture: "Test".to_owned(),
-            memory_bytes: 1 << 30,
-            numa_node: None,
-            pcie_root: "pci0000:00".to_owned(),
-            nvlink: NvlinkGroups::alone(index),
-            fabric_clique: None,
-            driver_version: "1.2.3".to_owned(),
-            cuda_compute_capability: (9, 0),
-            minor: index,
-        };
+        let (uuid, address) = (format!("GPU-{index}"), format!("0000:0{index}:00.0"));
+        let gpu = fixtures::gpu(&uuid, index, &address);
         ListedGpu { gpu, silent }
     }
 

@@ -106,6 +106,8 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use muster_kubelet_api::pod_resources::{
         ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources,
         pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
@@ -205,6 +207,17 @@ mod tests {
         name_bytes: usize,
     }
 
+    impl Kubelet {
+        /// Serves until the test ends, by a socket in this directory.
+        fn serve(self, directory: &Path) -> PathBuf {
+            let socket = directory.join("kubelet.sock");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let router = Server::builder().add_service(PodResourcesListerServer::new(self));
+            tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            socket
+        }
+    }
+
     #[tonic::async_trait]
     impl PodResourcesLister for Kubelet {
         async fn list(
@@ -223,15 +236,9 @@ mod tests {
     async fn a_kubelet_that_knows_no_pods_does_not_say_that_nothing_was_given_to_them() {
         for (name_bytes, knows) in [(0, false), (1, true)] {
             let directory = tempfile::tempdir().unwrap();
-            let socket = directory.path().join("kubelet.sock");
-            let listener = UnixListener::bind(&socket).unwrap();
-            let kubelet = PodResourcesListerServer::new(Kubelet { name_bytes });
-            let router = Server::builder().add_service(kubelet);
-            let serving =
-                tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            let socket = Kubelet { name_bytes }.serve(directory.path());
             let given = by_pod(&socket, &managed()).await;
             assert_eq!(given.is_ok(), knows, "{given:?}");
-            serving.abort();
         }
     }
 
@@ -239,16 +246,10 @@ mod tests {
     async fn an_answer_is_read_up_to_16_mib_and_a_larger_one_says_nothing() {
         for (name_bytes, is_read) in [(1, true), (8 << 20, true), (17 << 20, false)] {
             let directory = tempfile::tempdir().unwrap();
-            let socket = directory.path().join("kubelet.sock");
-            let listener = UnixListener::bind(&socket).unwrap();
-            let kubelet = PodResourcesListerServer::new(Kubelet { name_bytes });
-            let router = Server::builder().add_service(kubelet);
-            let serving =
-                tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            let socket = Kubelet { name_bytes }.serve(directory.path());
             let answer = handed_out(&socket, &managed()).await;
             assert_eq!(answer.is_ok(), is_read, "{name_bytes}: {answer:?}");
             assert_eq!(answer.ok().flatten(), None);
-            serving.abort();
         }
     }
 

@@ -92,19 +92,6 @@ fn reason(bench: &Bench, label: &str) -> Option<Reason> {
     })
 }
 
-fn starts(bench: &mut Bench, pod: &str) {
-    bench.change_pod(pod, |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some(NODE.to_owned());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
-}
-
-fn ends(bench: &mut Bench, pod: &str) {
-    bench.change_pod(pod, |pod| {
-        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-    });
-}
-
 /// A pod with a GPU runs that Muster did not see come: `old-0`, of no gang by its labels.
 fn runs_already(bench: &mut Bench) {
     let mut runs = pod("old", 0, 1);
@@ -123,7 +110,7 @@ fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_a
     bench.run();
     for pod in ["train-0", "train-1"] {
         assert!(!is_gated(&bench, pod));
-        starts(&mut bench, pod);
+        bench.runs_on(pod, NODE);
     }
     bench.run();
     assert_eq!(bench.gang_status().phase, GangPhase::Running);
@@ -147,8 +134,8 @@ fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_a
     submit(&mut bench, "next", 1);
     bench.run();
     assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForQuota));
-    ends(&mut bench, "train-0");
-    ends(&mut bench, "train-1");
+    bench.ends("train-0");
+    bench.ends("train-1");
     bench.run();
     assert!(!is_gated(&bench, "next-0"));
     let permits = bench.server.node_devices(NODE).unwrap().spec.permits;
@@ -185,7 +172,7 @@ fn what_runs_stays_charged_and_in_its_place_while_no_flavor_counts_it() {
     let mut bench = bench(1);
     submit(&mut bench, "train", 1);
     bench.run();
-    starts(&mut bench, "train-0");
+    bench.runs_on("train-0", NODE);
     bench.run();
     let flavor_key = ObjectKey {
         kind: Kind::Flavor,
@@ -200,7 +187,7 @@ fn what_runs_stays_charged_and_in_its_place_while_no_flavor_counts_it() {
     bench.server.put(flavor());
     bench.run();
     assert_eq!(reason(&bench, "next"), Some(Reason::WaitingForPlacement));
-    ends(&mut bench, "train-0");
+    bench.ends("train-0");
     bench.run();
     assert!(!is_gated(&bench, "next-0"));
 }
@@ -252,7 +239,7 @@ fn nobody_is_evicted_for_what_a_plugin_offers_no_more_whatever_follows_it() {
     for label in ["one", "two"] {
         submit(&mut bench, label, 1);
         bench.run();
-        starts(&mut bench, &format!("{label}-0"));
+        bench.runs_on(&format!("{label}-0"), NODE);
         bench.run();
     }
     // One of the two is faulty; then the plugin is exchanged, which takes its time.
@@ -270,7 +257,7 @@ fn nobody_is_evicted_for_what_a_plugin_offers_no_more_whatever_follows_it() {
         }
     }
     // Nothing is planned by that: what is in use is not free.
-    ends(&mut bench, "one-0");
+    bench.ends("one-0");
     submit(&mut bench, "next", 1);
     bench.run();
     assert!(is_gated(&bench, "next-0"));

@@ -147,10 +147,7 @@ impl Life {
             let Some(node) = nodes.next().filter(|node| !self.dead.contains(node)) else {
                 continue;
             };
-            self.bench.change_pod(&name, |pod| {
-                pod.spec.as_mut().unwrap().node_name = Some(node);
-                pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-            });
+            self.bench.runs_on(&name, &node);
         }
     }
 

@@ -303,6 +303,21 @@ impl Bench {
         self.server.put(Object::Pod(Arc::new(pod)));
     }
 
+    /// kube-scheduler has bound a pod to a node, and its containers run.
+    fn runs_on(&mut self, name: &str, node: &str) {
+        self.change_pod(name, |pod| {
+            pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
+            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
+        });
+    }
+
+    /// A pod has done its work.
+    fn ends(&mut self, name: &str) {
+        self.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
+        });
+    }
+
     fn gang_status(&self) -> muster_api::GangStatus {
         let gangs = self.server.list(Kind::Gang);
         match gangs.as_slice() {

@@ -93,10 +93,7 @@ fn running_of(gpus: usize) -> (Bench, &'static str, &'static str) {
     } else {
         ("n1", "n0")
     };
-    bench.change_pod("train-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
+    bench.runs_on("train-0", node);
     bench.run();
     (bench, node, other)
 }
@@ -207,10 +204,7 @@ fn a_gang_says_which_node_it_lost_avoids_it_and_pauses_if_it_loses_it_soon_again
     pass(&mut bench, 5);
     let placement = bench.gang_status().placement.unwrap();
     assert_eq!(placement.node_of(0).unwrap().node, other);
-    bench.change_pod("train-1", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some(other.to_owned());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
+    bench.runs_on("train-1", other);
     bench.run();
     die(&mut bench, other);
     pass(&mut bench, 250);
@@ -352,10 +346,7 @@ fn a_pod_that_is_gone_with_its_node_costs_its_gang_the_attempt_at_once() {
     bench.gang("train", 2);
     bench.run();
     for (pod, node) in [("train-0", "n0"), ("train-1", "n1")] {
-        bench.change_pod(pod, |pod| {
-            pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
-            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-        });
+        bench.runs_on(pod, node);
     }
     bench.run();
     bench.silent_drivers.insert("n0".to_owned());
@@ -528,10 +519,7 @@ fn nodes_that_are_deleted_all_at_once_with_pods_on_them_are_an_outage() {
                 _ => None,
             });
             let pod = keys.next().unwrap().name;
-            bench.change_pod(&pod, |pod| {
-                pod.spec.as_mut().unwrap().node_name = Some(name.clone());
-                pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-            });
+            bench.runs_on(&pod, &name);
         }
         if name != node && deleted.len() < 3 && bench.has_permits(&name) {
             deleted.push(name);

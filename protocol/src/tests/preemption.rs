@@ -54,10 +54,7 @@ fn start(bench: &mut Bench, label: &str, size: usize) {
         let uid = bench.server.pod(&name).unwrap().metadata.uid.unwrap();
         let place = admission.pods.iter().position(|it| it.uid == uid).unwrap();
         let node = placement.node_of(place).unwrap().node.clone();
-        bench.change_pod(&name, |pod| {
-            pod.spec.as_mut().unwrap().node_name = Some(node);
-            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-        });
+        bench.runs_on(&name, &node);
     }
     bench.run();
 }

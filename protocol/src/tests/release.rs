@@ -22,10 +22,7 @@ fn running() -> (Bench, String) {
                 .is_empty()
         })
         .unwrap();
-    bench.change_pod("train-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some(node.to_owned());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
+    bench.runs_on("train-0", node);
     bench.run();
     (bench, node.to_owned())
 }
@@ -194,9 +191,7 @@ fn what_a_job_that_was_scaled_up_made_more_starts_after_the_ranks_that_succeeded
     assert!(is_gated(&bench), "the attempt has its ranks");
 
     for name in ["fit-0", "fit-1"] {
-        bench.change_pod(name, |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-        });
+        bench.ends(name);
     }
     bench.server.put(job(3, 2));
     bench.run();
@@ -286,10 +281,7 @@ fn a_gang_on_devices_of_another_driver_is_released_though_its_flavor_was_deleted
         let mut bench = rented(1);
         bench.pod("train", 0, 1, RENTED);
         bench.run_in_silence();
-        bench.change_pod("train-0", |pod| {
-            pod.spec.as_mut().unwrap().node_name = Some("r0".to_owned());
-            pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-        });
+        bench.runs_on("train-0", "r0");
         bench.run_in_silence();
         if is_deleted {
             bench.server.remove(&edited.key());
@@ -298,9 +290,7 @@ fn a_gang_on_devices_of_another_driver_is_released_though_its_flavor_was_deleted
         }
         bench.run_in_silence();
         assert!(bench.has_permits("r0"), "{is_deleted}: it runs on");
-        bench.change_pod("train-0", |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-        });
+        bench.ends("train-0");
         bench.run_in_silence();
         assert!(!bench.has_permits("r0"), "deleted: {is_deleted}");
     }
@@ -312,10 +302,7 @@ fn a_gang_on_devices_of_another_driver_is_released_though_flavor_and_permits_wer
     let mut bench = rented(1);
     bench.pod("train", 0, 1, RENTED);
     bench.run_in_silence();
-    bench.change_pod("train-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some("r0".to_owned());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
+    bench.runs_on("train-0", "r0");
     let Object::ResourceClaim(claim) = claim("train-0", RENTED) else {
         unreachable!()
     };
@@ -335,9 +322,7 @@ fn a_gang_on_devices_of_another_driver_is_released_though_flavor_and_permits_wer
     }
     bench.run_in_silence();
     assert!(bench.has_permits("r0"), "it runs on");
-    bench.change_pod("train-0", |pod| {
-        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-    });
+    bench.ends("train-0");
     bench.run_in_silence();
     assert!(!bench.has_permits("r0"), "no driver of ours ever answered");
 }
@@ -408,9 +393,7 @@ fn a_gang_waits_for_the_release_of_what_a_finished_rank_of_a_running_gang_still_
     };
     assert_eq!(reason(&bench), muster_api::Reason::WaitingForPlacement);
 
-    bench.change_pod("train-0", |pod| {
-        pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-    });
+    bench.ends("train-0");
     // No driver answers: the permit is withdrawn, and the Gang goes on carrying the plan.
     bench.run_in_silence();
     assert_eq!(reason(&bench), muster_api::Reason::WaitingForRelease);

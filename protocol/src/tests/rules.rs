@@ -113,10 +113,7 @@ fn a_node_that_is_made_again_under_its_name_keeps_its_permits_and_is_answered_fo
     bench.gang("train", 1);
     bench.run();
     let node = bench.gang_status().placement.unwrap().nodes[0].node.clone();
-    bench.change_pod("train-0", |pod| {
-        pod.spec.as_mut().unwrap().node_name = Some(node.clone());
-        pod.status.as_mut().unwrap().phase = Some("Running".to_owned());
-    });
+    bench.runs_on("train-0", &node);
     bench.run();
     let [Object::Node(object), _] = node_with_gpus(&node, 2) else {
         panic!("a node")

@@ -67,9 +67,7 @@ fn of_events(size: usize) -> Vec<(&'static str, u64)> {
     let arrive = |bench: &mut Bench| bench.gang("late", 1);
     seen.push(("a gang arrives", visits(&mut bench, arrive)));
     let end = |bench: &mut Bench| {
-        bench.change_pod("head-0", |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-        });
+        bench.ends("head-0");
     };
     seen.push(("a pod ends", visits(&mut bench, end)));
     seen
@@ -214,9 +212,7 @@ fn looks_of_an_end(size: usize) -> u64 {
     bench.run();
     let before = bench.machine.visited();
     for pod in ["head-0", "head-1"] {
-        bench.change_pod(pod, |pod| {
-            pod.status.as_mut().unwrap().phase = Some("Succeeded".to_owned());
-        });
+        bench.ends(pod);
     }
     bench.run();
     let gangs = bench.server.list(Kind::Gang).into_iter();
