@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Subcommand};
 
-use crate::{prerequisites, root};
+use crate::{build::cargo, prerequisites, root};
 
 /// Arguments of `cargo xtask bench`.
 #[derive(clap::Args)]
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         return Ok(());
     };
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     command.current_dir(root()).arg("run");
     match bench {
         Bench::Scale {

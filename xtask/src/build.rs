@@ -1,6 +1,7 @@
 //! Builds with cargo and learns which files came out.
 
 use std::{
+    env,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -67,6 +68,21 @@ pub(crate) struct Profile {
     pub(crate) test: bool,
 }
 
+/// A cargo that is told nothing of this tool's own package.
+///
+/// Cargo tells a program that it starts which package that is of, by variables that build scripts look at, too. Handed on, they would have
+/// cryptography, TLS and all that stands on them compiled anew each time that this tool builds after somebody else, and the other way round.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new("cargo");
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text.starts_with("CARGO_PKG_") || text.starts_with("CARGO_MANIFEST_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Has cargo say what it built.
 pub(crate) const MESSAGES: &str = "--message-format=json-render-diagnostics";
 
@@ -96,7 +112,7 @@ pub(crate) fn artifacts(command: &mut Command) -> Result<Vec<Artifact>> {
 /// dependencies would be built again for each.
 pub(crate) fn test_programs(root: &Path) -> Result<Vec<TestProgram>> {
     let built = artifacts(
-        Command::new("cargo")
+        cargo()
             .args(["test", "--workspace", "--no-run", MESSAGES])
             .current_dir(root),
     )

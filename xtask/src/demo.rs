@@ -1,10 +1,10 @@
 //! `cargo xtask demo`: starts the demonstration, which lives beside the harness that it shares with the scenarios.
 
-use std::{path::PathBuf, process::Command};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 
-use crate::{prerequisites, root};
+use crate::{build::cargo, prerequisites, root};
 
 /// Arguments of `cargo xtask demo`.
 #[derive(clap::Args)]
@@ -20,7 +20,7 @@ pub(crate) struct Arguments {
 /// Builds what the demonstration needs and runs it.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     prerequisites::check()?;
-    let mut command = Command::new("cargo");
+    let mut command = cargo();
     // By the program's name, so that its dependencies are those of this tool: see `tests/src/programs.rs`. Not quiet: a
     // cold build takes minutes, and cargo shows how far it is.
     command.args(["run", "--bin", "muster-demo", "--"]);

@@ -5,13 +5,12 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use anyhow::{Context, Result, bail};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-use crate::{image::containerfile, test::succeed};
+use crate::{build::cargo, image::containerfile, test::succeed};
 
 /// Where each definition is written.
 const DIRECTORIES: [&str; 2] = ["manifests/crds", "deploy/helm/muster/files/crds"];
@@ -47,10 +46,7 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
             "--example",
             "generated_files",
         ];
-        succeed(
-            Command::new("cargo").args(example).current_dir(root),
-            "generated_files",
-        )?;
+        succeed(cargo().args(example).current_dir(root), "generated_files")?;
     }
     if !stale.is_empty() {
         let list: Vec<String> = stale

@@ -1,9 +1,11 @@
 //! What `cargo metadata` says about the dependency graph.
 
-use std::{path::Path, process::Command};
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
+
+use crate::build::cargo;
 
 /// The packages and how they depend on each other.
 #[derive(Debug, Default, Deserialize)]
@@ -76,7 +78,7 @@ pub(crate) struct EdgeKind {
 
 /// Asks cargo, with further arguments.
 pub(crate) fn read(root: &Path, arguments: &[&str]) -> Result<Metadata> {
-    let output = Command::new("cargo")
+    let output = cargo()
         .args(["metadata", "--format-version", "1"])
         .args(arguments)
         .current_dir(root)

@@ -1,10 +1,8 @@
 //! `cargo xtask simulate`: the simulation with more seeds than CI takes.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 
-use crate::root;
+use crate::{build::cargo, root};
 
 /// Arguments of `cargo xtask simulate`.
 #[derive(clap::Args)]
@@ -19,7 +17,7 @@ pub(crate) struct Arguments {
 
 /// Builds the suite `sim/seeds`, optimized, and runs it. A seed that fails is told with what it breaks, and can be run alone.
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let status = Command::new("cargo")
+    let status = cargo()
         .current_dir(root())
         .args(["test", "--release", "--package", "muster-sim"])
         .args(["--test", "seeds", "--", "--nocapture"])

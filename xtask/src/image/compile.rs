@@ -78,7 +78,7 @@ pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Co
 
 /// A build for the platform, in which nothing names this machine.
 fn cargo(root: &Path, platform: Platform, remapped: &[Remapped], arguments: &[&str]) -> Command {
-    let mut command = Command::new("cargo");
+    let mut command = build::cargo();
     let target = platform.target().replace('-', "_");
     command
         .args(arguments)

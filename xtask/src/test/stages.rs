@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use super::model;
-use crate::{dependencies, generate};
+use crate::{build::cargo, dependencies, generate};
 
 /// Stages that are not test programs, in the order in which they run.
 pub(super) const STAGES: [(&str, Stage); 11] = [
@@ -62,7 +62,7 @@ impl Stage {
     pub(super) fn run(self, root: &Path) -> Result<()> {
         match self {
             Self::Cargo(arguments) => succeed(
-                Command::new("cargo").args(arguments).current_dir(root),
+                cargo().args(arguments).current_dir(root),
                 arguments.first().unwrap_or(&"cargo"),
             ),
             Self::Script(path) => succeed(Command::new("bash").arg(path).current_dir(root), path),
