@@ -23,7 +23,7 @@ use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     fake_nodes::FakeNodes,
     install::MusterOptions,
-    kubernetes::{Answer, LIMIT, Progress, eventually, list},
+    kubernetes::{Answer, Progress, eventually, list},
     scenarios, suite,
 };
 use serde_json::json;
@@ -42,6 +42,8 @@ const GPUS: u32 = 80;
 const GPUS_OF_NODE: u32 = 8;
 /// How many forms are made at the same time: what becomes of each is asked here, and not how many the API server takes at once.
 const MADE_AT_ONCE: usize = 8;
+/// Longest time in which no form comes right: a played kubelet repeats a refused call after a minute, as a real one does.
+const STANDSTILL: Duration = Duration::from_mins(2);
 /// How much longer than others a scenario may take: forty forms and more are looked at, each of which has its own time.
 const MORE_TIME: Duration = Duration::from_mins(7);
 /// The resource of a device plugin that a Flavor counts.
@@ -153,7 +155,7 @@ async fn team(cluster: &Cluster, stop: Stop) -> Result<()> {
 }
 
 /// Waits until `look` finds nothing wrong with any case, by the pods and Gangs of its namespace; else tells all that are wrong. As long as
-/// one more comes right within the limit, the others wait their turn: for 8 pods that are released at a time where the extender is slow,
+/// one more comes right in time, the others wait their turn: for 8 pods that are released at a time where the extender is slow,
 /// and for the pauses of kube-scheduler and of the Job controller, which grow with each failure.
 async fn wait_for_all(
     cluster: &Cluster,
@@ -163,11 +165,12 @@ async fn wait_for_all(
     let client = cluster.client();
     let mut fewest = usize::MAX;
     while fewest > 0 {
-        fewest = eventually(&format!("more are {what}"), LIMIT, async || {
+        let before = fewest;
+        fewest = eventually(&format!("more are {what}"), STANDSTILL, async || {
             let pods = by_namespace(list::<Pod>(&client, None).await?);
             let gangs = by_namespace(list::<Gang>(&client, None).await?);
             let wrong = wrong_ones(&pods, &gangs, &look);
-            Ok(if wrong.len() < fewest {
+            Ok(if wrong.len() < before {
                 Progress::Done(wrong.len())
             } else {
                 Progress::NotYet(wrong.join("\n  "))
