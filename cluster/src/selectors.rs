@@ -22,6 +22,7 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice, ResourceSliceSpec};
 use muster_engine::SelectorId;
 
 pub use self::expressions::{Expressions, Subject, Verdict};
@@ -121,6 +122,24 @@ pub struct Given {
 pub fn check(texts: &[String]) -> Result<(), InvalidExpression> {
     expressions::check_length(texts)?;
     Expressions::compile(texts).map(|_| ())
+}
+
+/// What the expression says of a device of which nothing is known but the driver. An error if it is no selector.
+pub fn of_bare_device(expression: &str, driver: &str) -> Result<Verdict, InvalidExpression> {
+    let texts = [expression.to_owned()];
+    expressions::check_length(&texts)?;
+    let expressions = Expressions::compile(&texts)?;
+    let slice = ResourceSlice {
+        spec: ResourceSliceSpec {
+            driver: driver.to_owned(),
+            devices: Some(vec![Device::default()]),
+            ..ResourceSliceSpec::default()
+        },
+        ..ResourceSlice::default()
+    };
+    let devices = DeviceKinds::default().slice(Arc::new(slice), None).devices;
+    let verdict = devices.first().map(|device| expressions.evaluate(device));
+    Ok(verdict.unwrap_or(Verdict::Differs))
 }
 
 impl Selectors {

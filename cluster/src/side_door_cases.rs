@@ -26,6 +26,7 @@ pub const SIDE_DOOR_CASES_RUNTIME_CLASSES: [&str; 3] = ["nvidia", "nvidia-cdi", 
 pub fn side_door_cases() -> Vec<SideDoorCase> {
     let everywhere = variables()
         .into_iter()
+        .chain(device_lists())
         .chain(gpus())
         .chain(runtime_classes());
     let mut cases = Vec::new();
@@ -131,6 +132,59 @@ fn variables() -> Vec<Case> {
                 }),
             ),
             sets(),
+        ),
+    ]
+}
+
+fn device_lists() -> Vec<Case> {
+    let at = |list: &str, path: &str| {
+        let way = json!({"name": "way", "volumeMounts": [
+            {"name": "data", "mountPath": "/data"},
+            {"name": "null", "mountPath": path},
+        ]});
+        let mut spec = json!({
+            "containers": [{"name": "first"}],
+            "volumes": [
+                {"name": "data", "emptyDir": {}},
+                {"name": "null", "hostPath": {"path": "/dev/null"}},
+            ],
+        });
+        match spec[list].as_array_mut() {
+            Some(others) => others.push(way),
+            None => spec[list] = json!([way]),
+        }
+        pod(json!({}), spec)
+    };
+    let mounts = || vec!["container way mounts something below /var/run/nvidia-container-devices"];
+    let all = "/var/run/nvidia-container-devices/all";
+    vec![
+        (
+            "all GPUs, by what is mounted",
+            at("containers", all),
+            mounts(),
+        ),
+        (
+            "one by its CDI name, and another spelling",
+            at(
+                "containers",
+                "var/run/x/..//nvidia-container-devices/./cdi/nvidia.com/gpu/0",
+            ),
+            mounts(),
+        ),
+        (
+            "mounted in an init container",
+            at("initContainers", all),
+            mounts(),
+        ),
+        (
+            "mounted in a debugger",
+            at("ephemeralContainers", all),
+            mounts(),
+        ),
+        (
+            "mounted elsewhere",
+            at("containers", "/var/run/nvidia/all"),
+            vec![],
         ),
     ]
 }

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, fmt};
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvVar, Pod, PodSpec, ResourceRequirements, SecurityContext,
+    Container, EnvVar, Pod, PodSpec, ResourceRequirements, SecurityContext, VolumeMount,
 };
 
 use crate::{managed::ManagedPods, text::truncate};
@@ -17,6 +17,9 @@ pub const VARIABLE: &str = "NVIDIA_VISIBLE_DEVICES";
 pub const VOID: &str = "void";
 /// Its values that give none.
 const NO_DEVICES: [&str; 2] = [VOID, "none"];
+/// In every path below `/var/run/nvidia-container-devices`, however it is spelled: where NVIDIA's runtime is told to look there, what is
+/// mounted as `/var/run/nvidia-container-devices/all` gives a container all GPUs.
+const DEVICE_LIST: &str = "nvidia-container-devices";
 /// As much of a path is shown, in bytes.
 const SHOWN_BYTES: usize = 128;
 
@@ -34,6 +37,8 @@ pub struct SideDoors {
 pub enum SideDoor {
     /// This container sets the variable by which NVIDIA's runtime gives GPUs.
     Variable(String),
+    /// This container mounts something where NVIDIA's runtime may look for the GPUs to give.
+    DeviceList(String),
     /// A volume shows a GPU of the node, by this path.
     Gpu(String),
     /// This RuntimeClass gives a container the GPUs that its image names.
@@ -87,6 +92,7 @@ impl SideDoors {
         });
         let everywhere = [
             container(asks_for_gpus).map(SideDoor::Variable),
+            container(mounts_device_list).map(SideDoor::DeviceList),
             path(is_gpu).map(SideDoor::Gpu),
             class.filter(|_| !asks).cloned().map(SideDoor::RuntimeClass),
             image,
@@ -110,6 +116,7 @@ impl SideDoor {
     pub fn remedy(&self) -> &'static str {
         match self {
             Self::Variable(_) => "leave it out, or set it to void",
+            Self::DeviceList(_) => "leave the mount out",
             Self::Gpu(_) => "leave the volume out",
             Self::RuntimeClass(_) => "leave it out, or ask for GPUs",
             Self::Image { .. } => "set its variable NVIDIA_VISIBLE_DEVICES to void",
@@ -125,6 +132,10 @@ impl fmt::Display for SideDoor {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Variable(container) => write!(formatter, "container {container} sets {VARIABLE}"),
+            Self::DeviceList(container) => write!(
+                formatter,
+                "container {container} mounts something below /var/run/{DEVICE_LIST}"
+            ),
             Self::Gpu(path) => {
                 let path = shown(path);
                 write!(formatter, "a hostPath volume shows {path}, a GPU")
@@ -158,6 +169,7 @@ struct ContainerView<'a> {
     variables: &'a [EnvVar],
     resources: Option<&'a ResourceRequirements>,
     security: Option<&'a SecurityContext>,
+    mounts: &'a [VolumeMount],
 }
 
 /// Whether NVIDIA's runtime would give it GPUs; what a variable takes from elsewhere is unknown.
@@ -166,6 +178,11 @@ fn asks_for_gpus(container: &ContainerView<'_>) -> bool {
         let value = variable.value.as_deref();
         variable.name == VARIABLE && value.is_none_or(|value| !NO_DEVICES.contains(&value))
     })
+}
+
+fn mounts_device_list(container: &ContainerView<'_>) -> bool {
+    let mut mounts = container.mounts.iter();
+    mounts.any(|mount| mount.mount_path.contains(DEVICE_LIST))
 }
 
 /// Whether what its image says of GPUs counts.
@@ -194,6 +211,7 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = ContainerView<'_>> {
         variables: container.env.as_deref().unwrap_or_default(),
         resources: container.resources.as_ref(),
         security: container.security_context.as_ref(),
+        mounts: container.volume_mounts.as_deref().unwrap_or_default(),
     });
     let debuggers = spec.ephemeral_containers.iter().flatten();
     started.chain(debuggers.map(|container| ContainerView {
@@ -201,6 +219,7 @@ fn containers(spec: &PodSpec) -> impl Iterator<Item = ContainerView<'_>> {
         variables: container.env.as_deref().unwrap_or_default(),
         resources: container.resources.as_ref(),
         security: container.security_context.as_ref(),
+        mounts: container.volume_mounts.as_deref().unwrap_or_default(),
     }))
 }
 

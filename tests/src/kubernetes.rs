@@ -99,6 +99,51 @@ where
         .with_context(|| format!("cannot create {}", object.name_any()))
 }
 
+/// What the API server said to an object that somebody creates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is there.
+    Taken,
+    /// It was refused, in these words.
+    Refused(String),
+}
+
+/// Creates an object, as often as it takes until the API server has decided: where the machine is busy the API server waits for a webhook in
+/// vain, and what it says then refuses nothing for good.
+pub async fn create_or_be_refused<K>(api: &Api<K>, object: &K) -> Result<Answer>
+where
+    K: Resource + Clone + Debug + Serialize + DeserializeOwned,
+{
+    let what = format!("the API server decides about {}", object.name_any());
+    let mut asked_before = false;
+    eventually(&what, LIMIT, async || {
+        let said = api.create(&PostParams::default(), object).await.map(drop);
+        let progress = match decision(said, asked_before) {
+            Ok(answer) => Progress::Done(answer),
+            Err(undecided) => Progress::NotYet(undecided),
+        };
+        asked_before = true;
+        Ok(progress)
+    })
+    .await
+}
+
+/// What was decided, or why nothing was. What is there and was asked for before is what was made then.
+fn decision(said: kube::Result<()>, asked_before: bool) -> Result<Answer, String> {
+    match said {
+        Ok(()) => Ok(Answer::Taken),
+        Err(kube::Error::Api(status)) if asked_before && status.is_already_exists() => {
+            Ok(Answer::Taken)
+        }
+        Err(kube::Error::Api(status))
+            if (400..500).contains(&status.code) && status.code != 429 =>
+        {
+            Ok(Answer::Refused(status.message.clone()))
+        }
+        Err(error) => Err(error.to_string()),
+    }
+}
+
 /// Applies an object (server-side apply), whatever was there.
 pub async fn apply<K>(api: &Api<K>, object: &K) -> Result<K>
 where
@@ -173,6 +218,51 @@ mod tests {
             error.to_string().contains("seen last: the count is"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_webhook_that_is_late_refuses_nothing_and_what_was_made_meanwhile_is_taken() {
+        let refused = |message: &str| Some(Answer::Refused(message.to_owned()));
+        let late = "failed calling webhook \"pods.muster.dev\": context deadline exceeded";
+        for (code, reason, message, asked_before, expected) in [
+            (500, "InternalError", late, false, None),
+            (504, "Timeout", "request did not complete", true, None),
+            (429, "TooManyRequests", "too many requests", false, None),
+            (
+                403,
+                "Forbidden",
+                "NotPermitted: no",
+                false,
+                refused("NotPermitted: no"),
+            ),
+            (
+                422,
+                "Invalid",
+                "InvalidValue: no",
+                true,
+                refused("InvalidValue: no"),
+            ),
+            (
+                409,
+                "AlreadyExists",
+                "there is one",
+                false,
+                refused("there is one"),
+            ),
+            (
+                409,
+                "AlreadyExists",
+                "there is one",
+                true,
+                Some(Answer::Taken),
+            ),
+        ] {
+            let status = kube::core::Status::failure(message, reason).with_code(code);
+            let said = Err(kube::Error::Api(Box::new(status)));
+            let decided = decision(said, asked_before).ok();
+            assert_eq!(decided, expected, "{code} {asked_before}");
+        }
+        assert_eq!(decision(Ok(()), false).ok(), Some(Answer::Taken));
     }
 
     #[tokio::test]

@@ -221,11 +221,12 @@ pub fn of_classes(
             "Set sideDoors.refuse=true in the chart",
         )];
     };
+    // The chart names them in a variable, which the validations use.
     let expressions: Vec<&str> = policy
         .spec
         .iter()
-        .flat_map(|spec| spec.validations.iter().flatten())
-        .map(|validation| validation.expression.as_str())
+        .flat_map(|spec| spec.variables.iter().flatten())
+        .map(|variable| variable.expression.as_str())
         .collect();
     let mut unknown = Names::default();
     for class in &classes.found {
@@ -360,10 +361,23 @@ mod tests {
     #[test]
     fn runtime_classes_that_the_policy_does_not_name_are_side_doors() {
         let name = "muster-pod-side-door";
-        let policy =
-            serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"validations": [
-            {"expression": "!(object.spec.runtimeClassName in [\"nvidia\",\"nvidia-cdi\"])"}]}}))
-            .unwrap();
+        // As the chart of this version renders them.
+        let rendered: Value = serde_json::from_str(include_str!("expressions.json")).unwrap();
+        let rendered = &rendered["pod-side-door"]["variables"];
+        let variables: Vec<Value> = rendered
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, expression)| {
+                let expression = expression.as_str().unwrap();
+                let named = expression.replace("«any»", r#"["nvidia","nvidia-cdi"]"#);
+                json!({"name": name, "expression": named})
+            })
+            .collect();
+        let policy = serde_json::from_value(
+            json!({"metadata": {"name": name}, "spec": {"variables": variables}}),
+        )
+        .unwrap();
         let closed = Policies::from([(name.to_owned(), policy)]);
         let installation = Installation {
             name: "muster".to_owned(),

@@ -8,13 +8,19 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceClassSpec};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys;
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{
+    managed::ManagedPods,
+    selectors::{self, Verdict},
+};
 
 use super::{
     finding::{Finding, Reason},
     nodes::Nodes,
     reading::{self, Reading},
 };
+
+/// The domain of the attributes that mean the same whatever the driver.
+const STANDARD_ATTRIBUTES: &str = "resource.kubernetes.io";
 
 /// Resources by the DeviceClasses that stand behind them and have Muster's devices.
 pub type Classes = BTreeMap<String, String>;
@@ -34,12 +40,22 @@ fn see(found: &mut Classes, class: &DeviceClass) {
     }
 }
 
-/// By what its selectors name: one without any has every device.
+/// By what its selectors say: one without any has every device.
 fn may_have_ours(class: &DeviceClassSpec) -> bool {
     let selectors = class.selectors.iter().flatten();
-    let mut expressions = selectors.filter_map(|selector| Some(&selector.cel.as_ref()?.expression));
-    let has_selectors = class.selectors.iter().flatten().next().is_some();
-    !has_selectors || expressions.any(|expression| expression.contains(keys::DRIVER))
+    let expressions: Vec<&str> = selectors
+        .filter_map(|selector| Some(selector.cel.as_ref()?.expression.as_str()))
+        .collect();
+    let names_ours = |expression: &&str| expression.contains(keys::DRIVER);
+    expressions.iter().any(names_ours) || !expressions.iter().any(|text| is_of_others(text))
+}
+
+/// Whether no device of Muster's driver matches the expression, which does not name it. What reads attributes that all drivers may
+/// have, or cannot be read here, may match any.
+fn is_of_others(expression: &str) -> bool {
+    let matches = || selectors::of_bare_device(expression, keys::DRIVER);
+    !expression.contains(STANDARD_ATTRIBUTES)
+        && matches!(matches(), Ok(Verdict::Differs | Verdict::Fails(_)))
 }
 
 /// DeviceClasses of Muster's devices that name a resource.
@@ -175,6 +191,52 @@ mod tests {
                 Some("not among the managed resources"),
             ),
             (class("a", Some("example.com/gpu"), &[theirs]), true, None),
+            // Those that name no driver.
+            (
+                class(
+                    "a",
+                    Some("nvidia.com/gpu"),
+                    &["device.driver.startsWith('gpu.')"],
+                ),
+                true,
+                Some("mode is Enforce"),
+            ),
+            (
+                class(
+                    "a",
+                    Some("nvidia.com/gpu"),
+                    &["device.driver != 'gpu.nvidia.com'"],
+                ),
+                true,
+                Some("mode is Enforce"),
+            ),
+            (
+                class(
+                    "a",
+                    Some("nvidia.com/gpu"),
+                    &["device.attributes['resource.kubernetes.io'].numaNode == 0"],
+                ),
+                true,
+                Some("mode is Enforce"),
+            ),
+            (
+                class(
+                    "a",
+                    Some("nvidia.com/gpu"),
+                    &["device.attributes['gpu.nvidia.com'].type == 'gpu'"],
+                ),
+                true,
+                None,
+            ),
+            (
+                class(
+                    "a",
+                    Some("nvidia.com/gpu"),
+                    &["device.driver.startsWith('gpu.')", theirs],
+                ),
+                true,
+                None,
+            ),
         ] {
             let mut found = Classes::new();
             see(&mut found, &class);

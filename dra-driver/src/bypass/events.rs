@@ -1,6 +1,6 @@
 //! How a bypass is told: in words, and as Events.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::ObjectReference, events::v1::Event};
@@ -29,8 +29,8 @@ pub struct Bypass<'a> {
     pub devices: BTreeSet<String>,
     /// Ids and programs of the processes.
     pub processes: BTreeSet<(u32, Option<String>)>,
-    /// Whether the devices are tainted.
-    pub tainted: bool,
+    /// How long after its end the taints of its devices stay; `None`: they carry none.
+    pub tainted_for: Option<Duration>,
 }
 
 impl Bypass<'_> {
@@ -62,11 +62,10 @@ impl Bypass<'_> {
             })
             .collect();
         let processes = listed(processes.iter().map(String::as_str));
-        let consequence = if self.tainted {
-            "; nothing new is placed there until 30 s after they end"
-        } else {
-            ""
-        };
+        let consequence = self.tainted_for.map_or_else(String::new, |time| {
+            let seconds = time.as_secs();
+            format!("; nothing new is placed there until {seconds} s after they end")
+        });
         let mut note = format!(
             "{who} uses {devices} by processes {processes}, which no claim and no device plugin explains{consequence}"
         );
@@ -125,7 +124,7 @@ mod tests {
             pod,
             devices: BTreeSet::new(),
             processes: BTreeSet::new(),
-            tainted: true,
+            tainted_for: Some(Duration::from_secs(45)),
         };
         let seen = |pid, program: Option<&str>| Seen {
             pid,
@@ -160,10 +159,19 @@ mod tests {
                 bypass(origin, pod).note(),
                 format!(
                     "{who} uses gpu-0, gpu-1 by processes 7 (/bin/a), 8, which no claim and no device plugin explains; nothing \
-                     new is placed there until 30 s after they end"
+                     new is placed there until 45 s after they end"
                 )
             );
         }
+    }
+
+    #[test]
+    fn where_nothing_is_tainted_nothing_is_said_to_follow() {
+        let origin = Origin::Node;
+        let mut bypass = bypass(&origin, None);
+        bypass.tainted_for = None;
+        let note = bypass.note();
+        assert!(note.ends_with("no device plugin explains"), "{note}");
     }
 
     #[test]

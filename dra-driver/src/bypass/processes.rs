@@ -4,6 +4,9 @@ use std::{fs, io::ErrorKind, path::Path};
 
 use super::{origin::Origin, sight::Seen};
 
+/// What the kernel puts behind the path of a program whose file is gone.
+const REPLACED: &str = " (deleted)";
+
 /// Looks at a process. Of one that is gone, or not to be seen from here, the origin is unknown.
 pub fn look_at(proc: &Path, pid: u32) -> Seen {
     let directory = proc.join(pid.to_string());
@@ -20,8 +23,14 @@ pub fn look_at(proc: &Path, pid: u32) -> Seen {
         origin,
         program: program
             .ok()
-            .and_then(|path| Some(path.to_str()?.to_owned())),
+            .and_then(|path| Some(program_of(path.to_str()?).to_owned())),
     }
+}
+
+/// The path that a program was started from. The kernel marks one that was replaced meanwhile, as by every update of a package: what runs
+/// is still what was started.
+fn program_of(link: &str) -> &str {
+    link.strip_suffix(REPLACED).unwrap_or(link)
 }
 
 /// A main thread that has ended has no program, and with cgroups of version 1 it is in none any more. Others may go on, or the driver may
@@ -80,6 +89,19 @@ mod tests {
         assert!(!some_are_in_pods(proc.path()), "self is no process");
         fs::write(proc.path().join("7/cgroup"), "0::/kubepods/podp-1/1\n").unwrap();
         assert!(some_are_in_pods(proc.path()));
+    }
+
+    #[test]
+    fn a_program_that_was_updated_while_it_runs_is_the_one_that_was_started() {
+        let proc = tempfile::tempdir().unwrap();
+        fs::create_dir(proc.path().join("7")).unwrap();
+        let cgroup = "0::/system.slice/nv-hostengine.service\n";
+        fs::write(proc.path().join("7/cgroup"), cgroup).unwrap();
+        let link = proc.path().join("7/exe");
+        symlink("/usr/bin/nv-hostengine (deleted)", link).unwrap();
+        let seen = look_at(proc.path(), 7);
+        assert_eq!(seen.program.as_deref(), Some("/usr/bin/nv-hostengine"));
+        assert_eq!(seen.origin, Origin::Node);
     }
 
     #[test]

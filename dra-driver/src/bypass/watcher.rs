@@ -62,6 +62,7 @@ struct Watcher {
     gpus: watch::Receiver<Option<KnownGpus>>,
     tainted: watch::Sender<BTreeSet<String>>,
     metrics: DriverMetrics,
+    grace: Duration,
     every: Duration,
     started: Instant,
     /// Names of pods, as they were seen last.
@@ -101,6 +102,7 @@ impl Watcher {
             gpus: settings.gpus,
             tainted: settings.tainted,
             metrics: settings.metrics,
+            grace: settings.grace,
             every,
             started: Instant::now(),
             names: BTreeMap::new(),
@@ -228,7 +230,7 @@ impl Watcher {
             pod,
             devices: BTreeSet::new(),
             processes: BTreeSet::new(),
-            tainted: self.enforced,
+            tainted_for: self.enforced.then_some(self.grace),
         };
         let of_origin = self.detector.standing();
         for (group, processes) in of_origin.filter(|(group, _)| group.origin == *origin) {

@@ -1,7 +1,5 @@
 //! Who owns quota, and of what: namespaces, Teams, Cohorts, Flavors, Topologies.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use kube::{Api, Client};
@@ -12,7 +10,7 @@ use muster_api::{
 use serde_json::json;
 
 use super::{made, map, typed};
-use crate::kubernetes::{self, Progress, eventually};
+use crate::kubernetes::{self, LIMIT, Progress, eventually};
 
 /// Creates a namespace of this Team (of none without) and waits until pods can be created in it.
 pub async fn namespace(client: &Client, name: &str, team: Option<&str>) -> Result<()> {
@@ -25,7 +23,7 @@ pub async fn namespace(client: &Client, name: &str, team: Option<&str>) -> Resul
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), name);
     eventually(
         &format!("namespace {name} has its default ServiceAccount"),
-        Duration::from_secs(20),
+        LIMIT,
         async || {
             let account = accounts.get_opt("default").await?;
             Ok(Progress::when(account.is_some(), || {

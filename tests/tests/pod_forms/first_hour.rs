@@ -7,13 +7,12 @@ use muster_tests::{
     cluster::Cluster,
     containers::operator::blocks,
     gangs,
-    kubernetes::LIMIT,
-    kubernetes::{Progress, eventually},
+    kubernetes::{Answer, LIMIT, Progress, eventually},
 };
 
 use crate::{
     document::guide,
-    made::{Answer, create, documents},
+    made::{create, documents},
 };
 
 /// The namespace, and the Team, of the guide.

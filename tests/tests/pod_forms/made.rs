@@ -6,23 +6,19 @@ use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::{NamespaceResourceScope, api::core::v1::Pod};
 use kube::{
     Api, Client, Resource, ResourceExt,
-    api::{ApiResource, DynamicObject, GroupVersionKind, PostParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use muster_api::{Gang, GangPhase, Reason, keys};
-use muster_tests::builders;
+use muster_tests::{
+    builders,
+    kubernetes::{Answer, create_or_be_refused},
+};
 use serde_json::{Value, json};
 
 use crate::{
     cases::{Case, Outcome},
     document::{TEMPLATES, manifest},
 };
-
-/// What the API server said to a manifest.
-#[derive(Debug)]
-pub(crate) enum Answer {
-    Taken,
-    Refused(String),
-}
 
 /// Makes the namespace of a case and in it what its manifest has. The run that a CronJob would make at night is made at once, as by
 /// `kubectl create job --from`.
@@ -72,11 +68,7 @@ pub(crate) async fn create(
         Some(namespace) => Api::namespaced_with(client.clone(), namespace, &resource),
         None => Api::all_with(client.clone(), &resource),
     };
-    match api.create(&PostParams::default(), &object).await {
-        Ok(_) => Ok(Answer::Taken),
-        Err(kube::Error::Api(status)) => Ok(Answer::Refused(status.message.clone())),
-        Err(error) => Err(error).with_context(|| object.name_any()),
-    }
+    create_or_be_refused(&api, &object).await
 }
 
 /// Objects by their namespace.
