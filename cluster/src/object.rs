@@ -3,12 +3,14 @@
 //! [`for_each_kind!`](crate::for_each_kind) is the one table of the kinds that are watched. Enums, stores, watches and
 //! reads are made from it, so a kind is added or removed in one row.
 
+mod job_facts;
 mod strip;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+pub use job_facts::JobFacts;
 pub(crate) use strip::Strip;
 
 /// The type of every kind, under the name of its kind.

@@ -66,12 +66,16 @@ where
     let Some(stored) = within(CALL_LIMIT, api.get_opt(name)).await? else {
         return Ok(None);
     };
+    let mut object = whole(stored)?;
+    managed_fields::reduce(object.meta_mut());
+    Ok(Some(wrap(Arc::new(object))))
+}
+
+/// An object that could be read as a whole. One that could not is neither there nor gone, for whoever asked: nothing may be concluded from a
+/// part.
+pub(crate) fn whole<K>(stored: Decoded<K>) -> Result<K, CallError> {
     match stored {
-        Decoded::Whole(mut object) => {
-            managed_fields::reduce(object.meta_mut());
-            Ok(Some(wrap(Arc::new(object))))
-        }
-        // Neither there nor gone, for whoever asked: nothing may be concluded from a part.
+        Decoded::Whole(object) => Ok(object),
         Decoded::Partial(partial) => {
             let missing = format!("it cannot be decoded: {:?}", partial.missing);
             let error = kube::Error::SerdeError(serde::de::Error::custom(missing));

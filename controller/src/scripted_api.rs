@@ -15,6 +15,8 @@ pub(crate) struct Asked {
     /// `METHOD path`, without query.
     pub(crate) what: String,
     pub(crate) query: String,
+    /// What it accepts as an answer.
+    pub(crate) accept: String,
     pub(crate) body: Value,
 }
 
@@ -52,6 +54,10 @@ impl ScriptedApi {
         self.asked.lock().unwrap().push(Asked {
             what: format!("{} {}", parts.method, parts.uri.path()),
             query: parts.uri.query().unwrap_or_default().to_owned(),
+            accept: parts
+                .headers
+                .get(http::header::ACCEPT)
+                .map_or_else(String::new, |it| it.to_str().unwrap().to_owned()),
             body: serde_json::from_slice(&body).unwrap_or_default(),
         });
         let next = self.answers.lock().unwrap().pop_front();

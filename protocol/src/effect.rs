@@ -305,7 +305,7 @@ pub struct EventNote {
 /// What came of an effect.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Done; the object as it is now, if it has one.
+    /// Done; the object as it is now, if it has one. Of a pod, a Job and a Gang that was made no more than the version may be told.
     Done(Option<Object>),
     /// The precondition did not hold (409, or a failed test of a patch), or the object exists already.
     Conflict,

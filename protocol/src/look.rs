@@ -34,7 +34,7 @@ use crate::{
 use muster_cluster::{
     formed::GangKey,
     index::NamespacedName,
-    object::{Change, Kind, Object, ObjectKey},
+    object::{Change, JobFacts, Kind, Object, ObjectKey},
     pod::PodFields,
     rank_state::RankState,
     taints,
@@ -237,8 +237,15 @@ impl Machine {
                     self.note_claim(&uid);
                 }
             }
-            (Kind::Job, _) => {
-                self.news.jobs.insert(name);
+            (Kind::Job, after) => {
+                let before = self.index.job(&name).map(|job| JobFacts::of(job));
+                let after = match after {
+                    Some(Object::Job(job)) => Some(JobFacts::of(job)),
+                    _ => None,
+                };
+                if after.is_none() || before != after {
+                    self.news.jobs.insert(name);
+                }
             }
             // The index says which gangs these concern.
             (Kind::Ledger | Kind::ResourceSlice, _) => {}

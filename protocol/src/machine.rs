@@ -206,7 +206,7 @@ impl Machine {
         if self.index.has_more()
             || !self.agenda.is_idle()
             || self.flights.has_moved()
-            || self.feed.has_unexplained()
+            || self.feed.is_explaining()
             || self.feed.is_interrupted()
         {
             return Some(now);

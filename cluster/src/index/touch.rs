@@ -20,7 +20,7 @@ use crate::{
     formed::GangKey,
     gangs::{self, Group},
     nodes,
-    object::Kind,
+    object::{JobFacts, Kind},
     pod,
     pools::{PoolKey, device_name},
 };
@@ -227,6 +227,9 @@ impl Index {
     }
 
     pub(super) fn job_changed(&mut self, _: &NamespacedName, changed: &Changed<Job>) {
+        if !changed.differs_in(JobFacts::of) {
+            return;
+        }
         let uids: BTreeSet<String> = changed
             .both()
             .filter_map(|job| job.metadata.uid.clone())

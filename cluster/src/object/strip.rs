@@ -77,7 +77,7 @@ fn metadata_of(metadata: ObjectMeta, keeps: impl Fn(&str) -> bool) -> ObjectMeta
     }
 }
 
-fn is_read(key: &str) -> bool {
+pub(super) fn is_read(key: &str) -> bool {
     READ_PREFIXES.iter().any(|prefix| key.starts_with(prefix))
 }
 
@@ -149,15 +149,19 @@ fn node(node: Node) -> Node {
     }
 }
 
-fn job(mut job: Job) -> Job {
-    // Who suspended it is asked only while Muster may have done so.
+/// Whether it is asked who suspended a Job: only while Muster may have done so.
+pub(super) fn suspenders_count(job: &Job) -> bool {
     let is_suspended = job.spec.as_ref().and_then(|spec| spec.suspend) == Some(true);
     let annotations = job.metadata.annotations.as_ref();
-    let is_marked = annotations.is_some_and(|it| it.contains_key(keys::SUSPENDED_FOR));
+    is_suspended && annotations.is_some_and(|it| it.contains_key(keys::SUSPENDED_FOR))
+}
+
+fn job(mut job: Job) -> Job {
+    let do_suspenders_count = suspenders_count(&job);
     let suspenders = job.metadata.managed_fields.take();
     Job {
         metadata: ObjectMeta {
-            managed_fields: suspenders.filter(|_| is_suspended && is_marked),
+            managed_fields: suspenders.filter(|_| do_suspenders_count),
             ..metadata_of(job.metadata, is_read)
         },
         spec: job.spec.map(|spec| JobSpec {

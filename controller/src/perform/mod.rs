@@ -3,19 +3,24 @@
 //! Preconditions are the machine's: they are passed on with the write, so that the API server judges them at the
 //! moment of the write. Nothing is retried here; the machine is given what is known and decides.
 
-use std::{fmt::Debug, sync::Arc};
+mod answer;
+
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
-use k8s_openapi::api::{
-    batch::v1::Job,
-    core::v1::{ObjectReference, Pod},
-    events::v1::Event,
+use k8s_openapi::{
+    api::{
+        batch::v1::Job,
+        core::v1::{ObjectReference, Pod},
+        events::v1::Event,
+    },
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
     Api, Client, Resource, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
-    core::ClusterResourceScope,
+    core::{ClusterResourceScope, Request},
 };
 use muster_api::{
     Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
@@ -167,17 +172,18 @@ impl Performer {
     async fn replace_ledger(&self, resource_version: &str, spec: &LedgerSpec) -> Written {
         let mut ledger = Ledger::new(keys::LEDGER_NAME, spec.clone());
         ledger.metadata.resource_version = Some(resource_version.to_owned());
-        let ledgers: Api<Ledger> = Api::all(self.client.clone());
-        let params = post_params();
-        let call = ledgers.replace(keys::LEDGER_NAME, &params, &ledger);
-        done(within(CALL_LIMIT, call).await, Object::Ledger)
+        let ledgers = calls_of::<Ledger>(None);
+        let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), json(&ledger)?);
+        done(answer::whole(&self.client, call).await, Object::Ledger)
     }
 
     async fn create_gang(&self, gang: &Gang) -> Written {
         let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
-        let gangs: Api<Gang> = Api::namespaced(self.client.clone(), namespace);
-        let stored = within(CALL_LIMIT, gangs.create(&post_params(), gang)).await;
-        done(stored, Object::Gang)
+        let call = calls_of::<Gang>(Some(namespace)).create(&post_params(), json(gang)?);
+        let stored = answer::version(&self.client, call).await.map_err(failed)?;
+        let mut gang = Gang::new("", GangSpec::default());
+        gang.metadata = stored;
+        Ok(Some(Object::Gang(Arc::new(gang))))
     }
 
     /// A write to `/status` ignores all but the status, so the rest need not be known.
@@ -193,10 +199,9 @@ impl Performer {
         gang.metadata.uid = Some(uid.to_owned());
         gang.metadata.resource_version = Some(resource_version.to_owned());
         gang.status = Some(status.clone());
-        let gangs: Api<Gang> = Api::namespaced(self.client.clone(), &key.namespace);
-        let params = post_params();
-        let call = gangs.replace_status(&key.name, &params, &gang);
-        done(within(CALL_LIMIT, call).await, Object::Gang)
+        let gangs = calls_of::<Gang>(Some(&key.namespace));
+        let call = gangs.replace_subresource("status", &key.name, &post_params(), json(&gang)?);
+        done(answer::whole(&self.client, call).await, Object::Gang)
     }
 
     async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
@@ -231,10 +236,8 @@ impl Performer {
         object.spec = spec.clone();
         object.status = None;
         set_permits_finalizer(&mut object, finalizer);
-        let all: Api<NodeDevices> = Api::all(self.client.clone());
-        let params = post_params();
-        let call = all.replace(node, &params, &object);
-        done(within(CALL_LIMIT, call).await, Object::NodeDevices)
+        let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), json(&object)?);
+        done(answer::whole(&self.client, call).await, Object::NodeDevices)
     }
 
     async fn delete_node_devices(&self, node: &str, uid: &str, resource_version: &str) -> Written {
@@ -246,19 +249,17 @@ impl Performer {
     }
 
     async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = json_patch_of(patch)?;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
-        let call = pods.patch(&key.name, &params, &patch);
-        done(within(CALL_LIMIT, call).await, Object::Pod)
+        let patch = Patch::Json::<()>(json_patch_of(patch)?);
+        let pods = calls_of::<Pod>(Some(&key.namespace));
+        let call = pods.patch(&key.name, &patch_params(), &patch);
+        patched_pod(answer::version(&self.client, call).await)
     }
 
     async fn patch_pod_status(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = json_patch_of(patch)?;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
-        let call = pods.patch_status(&key.name, &params, &patch);
-        done(within(CALL_LIMIT, call).await, Object::Pod)
+        let patch = Patch::Json::<()>(json_patch_of(patch)?);
+        let pods = calls_of::<Pod>(Some(&key.namespace));
+        let call = pods.patch_subresource("status", &key.name, &patch_params(), &patch);
+        patched_pod(answer::version(&self.client, call).await)
     }
 
     /// With the grace period that the pod says. A pod that its kubelet has to end first is answered as it is until then.
@@ -279,18 +280,21 @@ impl Performer {
     }
 
     async fn patch_job(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = json_patch_of(patch)?;
-        let jobs: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
-        let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
-        let call = jobs.patch(&key.name, &params, &patch);
-        done(within(CALL_LIMIT, call).await, Object::Job)
+        let patch = Patch::Json::<()>(json_patch_of(patch)?);
+        let jobs = calls_of::<Job>(Some(&key.namespace));
+        let call = jobs.patch(&key.name, &patch_params(), &patch);
+        let metadata = answer::version(&self.client, call).await.map_err(failed)?;
+        Ok(Some(Object::Job(Arc::new(Job {
+            metadata,
+            ..Job::default()
+        }))))
     }
 
     /// Without precondition: only leaders write Queues, nothing is decided by them, and what a superseded
     /// leader may still write is corrected by the next status that the new one publishes.
     async fn publish_queue(&self, namespace: &str, team: &str, status: &QueueStatus) -> Written {
-        let queues: Api<Queue> = Api::namespaced(self.client.clone(), namespace);
-        match patch_status(&queues, team, status, Object::Queue).await {
+        let of = (Some(namespace), team);
+        match self.patch_status(of, status, Object::Queue).await {
             Err(Outcome::NotFound) => {}
             written => return written,
         }
@@ -300,13 +304,13 @@ impl Performer {
                 team: team.to_owned(),
             },
         );
-        let params = post_params();
-        match within(CALL_LIMIT, queues.create(&params, &queue)).await {
-            Ok(_) => {}
+        let call = calls_of::<Queue>(Some(namespace)).create(&post_params(), json(&queue)?);
+        match answer::done(&self.client, call).await {
+            Ok(()) => {}
             Err(error) if error.status_code() == Some(409) => {}
             Err(error) => return Err(failed(error)),
         }
-        patch_status(&queues, team, status, Object::Queue).await
+        self.patch_status(of, status, Object::Queue).await
     }
 
     /// The status of a Team, a Cohort, a Flavor or a PriorityTier. Without precondition, as for Queues. An object that is gone is not made again.
@@ -317,13 +321,30 @@ impl Performer {
         wrap: fn(Arc<K>) -> Object,
     ) -> Written
     where
-        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>
-            + Clone
-            + DeserializeOwned
-            + Debug,
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + DeserializeOwned,
     {
-        let objects: Api<K> = Api::all(self.client.clone());
-        patch_status(&objects, name, status, wrap).await
+        self.patch_status((None, name), status, wrap).await
+    }
+
+    /// Of the object of that namespace and name. `add` replaces what is there, whole. A Queue names a hundred gangs, so what is sent is made
+    /// once and not copied.
+    async fn patch_status<K>(
+        &self,
+        (namespace, name): (Option<&str>, &str),
+        status: &impl Serialize,
+        wrap: fn(Arc<K>) -> Object,
+    ) -> Written
+    where
+        K: Resource<DynamicType = ()> + DeserializeOwned,
+    {
+        let value = serde_json::to_value(status)
+            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
+        let path = PointerBuf::from_tokens(["status"]);
+        let replacement = PatchOperation::Add(AddOperation { path, value });
+        let patch = Patch::Json::<()>(json_patch::Patch(vec![replacement]));
+        let objects = calls_of::<K>(namespace);
+        let call = objects.patch_subresource("status", name, &patch_params(), &patch);
+        done(answer::whole(&self.client, call).await, wrap)
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -337,10 +358,8 @@ impl Performer {
     async fn publish_event(&self, note: &EventNote) -> Written {
         let event = event(note, &self.instance, Timestamp::now());
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let params = post_params();
-        let call = events.create(&params, &event);
-        within(CALL_LIMIT, call).await.map_err(failed)?;
+        let call = calls_of::<Event>(Some(&namespace)).create(&post_params(), json(&event)?);
+        answer::done(&self.client, call).await.map_err(failed)?;
         Ok(None)
     }
 }
@@ -361,24 +380,22 @@ fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
         .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
 }
 
-/// `add` replaces what is there, whole. A Queue names a hundred gangs, so what is sent is made once and not copied.
-async fn patch_status<K>(
-    api: &Api<K>,
-    name: &str,
-    status: &impl Serialize,
-    wrap: fn(Arc<K>) -> Object,
-) -> Written
-where
-    K: Resource + Clone + DeserializeOwned + Debug,
-{
-    let value = serde_json::to_value(status)
-        .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-    let path = PointerBuf::from_tokens(["status"]);
-    let replacement = PatchOperation::Add(AddOperation { path, value });
-    let patch = json_patch::Patch(vec![replacement]);
-    let (params, patch) = (patch_params(), Patch::Json::<()>(patch));
-    let call = api.patch_status(name, &params, &patch);
-    done(within(CALL_LIMIT, call).await, wrap)
+/// Builds calls about a kind.
+fn calls_of<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Request {
+    Request::new(K::url_path(&(), namespace))
+}
+
+fn json(object: &impl Serialize) -> Result<Vec<u8>, Outcome> {
+    serde_json::to_vec(object).map_err(|error| Outcome::Refused(format!("no JSON: {error}")))
+}
+
+/// A pod of which only the version is told.
+fn patched_pod(answer: Result<ObjectMeta, CallError>) -> Written {
+    let metadata = answer.map_err(failed)?;
+    Ok(Some(Object::Pod(Arc::new(Pod {
+        metadata,
+        ..Pod::default()
+    }))))
 }
 
 /// What a write is called in metrics and logs.

@@ -412,3 +412,123 @@ async fn a_job_is_patched_as_it_was_seen() {
     );
     assert_eq!(asked.body, patch);
 }
+
+#[tokio::test]
+async fn of_an_answer_that_nobody_compares_metadata_is_asked_for_and_the_version_is_read() {
+    // What is more than the version cannot be read: nobody tries to.
+    let stored = json!({
+        "metadata": {"name": 7, "resourceVersion": "8", "managedFields": 7},
+        "spec": 7, "status": 7,
+    });
+    let patch = json!([{"op": "test", "path": "/metadata/resourceVersion", "value": "7"}]);
+    let pod = || key(Kind::Pod, "team-a", "w-0");
+    let mut gang = Gang::new("job-x", GangSpec::default());
+    gang.metadata.namespace = Some("team-a".to_owned());
+    for (write, asked_for, kind) in [
+        (
+            ApiRequest::PatchPod {
+                key: pod(),
+                patch: patch.clone(),
+            },
+            "PATCH /api/v1/namespaces/team-a/pods/w-0",
+            Kind::Pod,
+        ),
+        (
+            ApiRequest::PatchPodStatus {
+                key: pod(),
+                patch: patch.clone(),
+            },
+            "PATCH /api/v1/namespaces/team-a/pods/w-0/status",
+            Kind::Pod,
+        ),
+        (
+            ApiRequest::PatchJob {
+                key: key(Kind::Job, "team-a", "fit"),
+                change: JobChange::Suspend,
+                patch,
+            },
+            "PATCH /apis/batch/v1/namespaces/team-a/jobs/fit",
+            Kind::Job,
+        ),
+        (
+            ApiRequest::CreateGang {
+                gang: Box::new(gang),
+            },
+            "POST /apis/muster.dev/v1alpha1/namespaces/team-a/gangs",
+            Kind::Gang,
+        ),
+    ] {
+        let api = ScriptedApi::new([(200, stored.clone())]);
+        let Outcome::Done(Some(object)) = perform(&api, write).await else {
+            panic!("{asked_for} is done")
+        };
+        assert_eq!(object.kind(), kind);
+        let version = object.metadata().resource_version.as_deref();
+        assert_eq!(version, Some("8"), "{asked_for}");
+        let asked = only(&api);
+        assert_eq!(asked.what, asked_for);
+        assert!(
+            asked.accept.contains("as=PartialObjectMetadata"),
+            "{asked:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn of_the_answer_to_an_event_nothing_is_read() {
+    let note = EventNote {
+        api_version: "v1".to_owned(),
+        kind: "Pod".to_owned(),
+        namespace: "team-a".to_owned(),
+        name: "w-0".to_owned(),
+        uid: "u-1".to_owned(),
+        warning: false,
+        reason: Reason::Admitted,
+        note: "2 ranks on 1 nodes".to_owned(),
+    };
+    let api = ScriptedApi::new([(201, json!(7)), failure(403, "quota of Events")]);
+    let write = || ApiRequest::PublishEvent(note.clone());
+    let told = perform(&api, write()).await;
+    assert!(matches!(told, Outcome::Done(None)), "{told:?}");
+    let asked = only(&api);
+    assert_eq!(
+        asked.what,
+        "POST /apis/events.k8s.io/v1/namespaces/team-a/events"
+    );
+    assert!(
+        asked.accept.contains("as=PartialObjectMetadata"),
+        "{asked:?}"
+    );
+    let refused = perform(&api, write()).await;
+    assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
+}
+
+#[tokio::test]
+async fn of_an_answer_that_is_compared_all_is_read_but_managed_fields() {
+    let answer = |status: Value| {
+        json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+            "metadata": {"name": "job-x", "namespace": "team-a", "resourceVersion": "8", "managedFields": 7},
+            "spec": {"size": 1, "startTimeoutSeconds": 1}, "status": status,
+        })
+    };
+    let write = || ApiRequest::ReplaceGangStatus {
+        key: key(Kind::Gang, "team-a", "job-x"),
+        uid: "u-1".to_owned(),
+        resource_version: "7".to_owned(),
+        status: Box::default(),
+        tells: true,
+    };
+    let whole = serde_json::to_value(GangStatus {
+        attempt: 3,
+        ..GangStatus::default()
+    });
+    let api = ScriptedApi::new([(200, answer(whole.unwrap())), (200, answer(json!(7)))]);
+    let Outcome::Done(Some(Object::Gang(gang))) = perform(&api, write()).await else {
+        panic!("done")
+    };
+    assert_eq!(gang.metadata.resource_version.as_deref(), Some("8"));
+    assert_eq!(gang.status.as_ref().map(|status| status.attempt), Some(3));
+    // Whether that was stored as it was sent is not known.
+    assert!(matches!(perform(&api, write()).await, Outcome::Unknown));
+}

@@ -4,6 +4,9 @@
 //! anything is released, since it may be promised to them, and mostly nothing came of that for them. So for one gang it is worked
 //! out once in [`EVERY_SECONDS`]; asked in between, what is known is told, with the reason that it was worked out for, and the gang
 //! is explained once more afterwards. A reason of another kind is never told with it.
+//!
+//! In a second it is worked out anew for so many gangs ([`RENEWED_PER_SECOND`]), or for a sixteenth of all if that is more: many Teams
+//! have many heads, and what is told of them is written once in half a minute. For whom nothing is known it is worked out at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,12 +20,20 @@ use muster_engine as engine;
 /// ([`crate::outward::gang_status`]).
 const EVERY_SECONDS: u64 = 2;
 
+/// For how many gangs of which it is known it is worked out anew in a second.
+const RENEWED_PER_SECOND: usize = 16;
+/// In how many seconds it is worked out anew for all, however many they are.
+const RENEWED_WITHIN_SECONDS: usize = 16;
+
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Help {
     known: Table<engine::GangUid, Known>,
     /// Which gangs are to be explained again in which second.
     again: BTreeMap<u64, BTreeSet<engine::GangUid>>,
+    /// For how many it was worked out anew, and in which second.
+    renewed: usize,
+    renewed_in: u64,
 }
 
 /// What would help a gang.
@@ -49,9 +60,16 @@ impl Help {
         let is_alike = |known: &&Known| discriminant(&known.why) == discriminant(&explanation.why);
         let known = self.known.get(gang).filter(is_alike);
         let until = known.map(|known| known.worked_out_at + EVERY_SECONDS);
+        if self.renewed_in != second {
+            (self.renewed, self.renewed_in) = (0, second);
+        }
+        let most = RENEWED_PER_SECOND.max(self.known.len() / RENEWED_WITHIN_SECONDS);
+        let is_spent = self.renewed >= most;
+        let until = until.map(|until| until.max(second + u64::from(is_spent)));
         if let Some(until) = until.filter(|until| second < *until) {
             self.again.entry(until).or_default().insert(gang.clone());
         } else {
+            self.renewed += usize::from(until.is_some());
             let known = Known {
                 why: explanation.why.clone(),
                 remedies: work_out(explanation),
@@ -142,6 +160,32 @@ mod tests {
         help.forget(&"g".into());
         let told = help.of(&lacks_quota(), 20, |_| remedies(true)).unwrap();
         assert_eq!(told.remedies, remedies(true));
+    }
+
+    #[test]
+    fn in_a_second_it_is_worked_out_anew_for_so_many_and_at_once_for_whom_it_is_not_known() {
+        let mut help = Help::default();
+        let gangs = RENEWED_PER_SECOND + 3;
+        let worked_out = |help: &mut Help, second| {
+            let mut times = 0;
+            for gang in 0..gangs {
+                let explained = engine::Explanation {
+                    gang: format!("g{gang}").as_str().into(),
+                    ..lacks_quota()
+                };
+                let known = help.of(&explained, second, |_| {
+                    times += 1;
+                    remedies(false)
+                });
+                assert!(known.is_some(), "{gang}");
+            }
+            times
+        };
+        assert_eq!(worked_out(&mut help, 10), gangs);
+        assert_eq!(worked_out(&mut help, 12), RENEWED_PER_SECOND);
+        assert_eq!(help.take_due(12).len(), 0);
+        assert_eq!(help.take_due(13).len(), 3, "the others are asked again");
+        assert_eq!(worked_out(&mut help, 13), 3);
     }
 
     #[test]

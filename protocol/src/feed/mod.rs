@@ -353,7 +353,7 @@ impl Feed {
             if self.engine.visited().wrapping_sub(before) > most_looks {
                 break;
             }
-            let Some(gang) = self.unexplained.take() else {
+            let Some(gang) = self.unexplained.take(second) else {
                 break;
             };
             if let Some(explanation) = self.engine.explain(&gang)
@@ -365,14 +365,15 @@ impl Feed {
         explained
     }
 
-    /// The second in which a gang is to be explained once more, though nothing changed.
+    /// The second in which gangs are to be explained, though nothing changes until then.
     pub(crate) fn explains_again_at(&self) -> Option<u64> {
-        self.help.next_due()
+        let due = [self.help.next_due(), self.unexplained.next_due()];
+        due.into_iter().flatten().min()
     }
 
-    /// Whether gangs are left to be explained.
-    pub(crate) fn has_unexplained(&self) -> bool {
-        !self.unexplained.is_empty()
+    /// Whether gangs are left to be explained in this batch.
+    pub(crate) fn is_explaining(&self) -> bool {
+        self.unexplained.is_in_batch()
     }
 
     /// Keeps an explanation; whether it is another one than before.

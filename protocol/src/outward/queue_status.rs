@@ -3,6 +3,9 @@
 //!
 //! Written when something changed, at most once a second; what changed by others' use (what a Team could borrow, say) is
 //! looked at Team by Team, some each second, after anything was admitted or released.
+//!
+//! A Team with a long line rests for longer: each gang that leaves the line moves all behind it, and tens of kilobytes are made, stored and
+//! sent to all who watch for one number less. The first change after a rest is written at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +32,9 @@ pub(crate) const TEAMS_PER_SECOND: usize = 32;
 /// one of a thousand Teams that shares with all others must not cost one poll what its gangs cost in many.
 pub(crate) const CHANGED_PER_SECOND: usize = 8;
 
+/// For each so many waiting gangs that its Queues list, a Team rests a second longer after it was looked at.
+const LISTED_PER_SECOND: i64 = 20;
+
 /// What Queues say, and which may have to be written.
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
@@ -51,6 +57,10 @@ pub(crate) struct Queues {
     orphans: BTreeSet<NamespacedName>,
     /// In which second of the monotonic clock they were looked at last.
     looked_at: Option<u64>,
+    /// Until when Teams with long lines rest.
+    rests: BTreeMap<String, u64>,
+    /// Teams that changed while they rest, by when that is over.
+    postponed: BTreeMap<u64, BTreeSet<String>>,
 }
 
 /// What a gang counts as.
@@ -94,6 +104,13 @@ struct GangCounts {
 }
 
 impl GangCounts {
+    /// For how long a Team of so many gangs is not looked at again, in seconds.
+    fn rest_seconds(self) -> u64 {
+        let listed = i64::try_from(PENDING_LISTED).unwrap_or(i64::MAX);
+        let longer = self.pending.clamp(0, listed) / LISTED_PER_SECOND;
+        u64::try_from(1 + longer).unwrap_or(1)
+    }
+
     fn add(&mut self, is_admitted: bool, by: i64) {
         *(if is_admitted {
             &mut self.admitted
@@ -200,7 +217,9 @@ impl Queues {
     pub(crate) fn next_due(&self) -> Option<u64> {
         let idle = self.changed.is_empty() && self.affected.is_empty() && self.orphans.is_empty();
         let idle = idle && !self.is_use_changed;
-        (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
+        let next = (!idle).then(|| self.looked_at.map_or(0, |at| at + 1));
+        let rested = self.postponed.keys().next().copied();
+        next.into_iter().chain(rested).min()
     }
 
     /// Queues that are to be written or removed, and Teams whose status is to be written. Looked at once a second: a Queue shows sums over many gangs, which change
@@ -211,11 +230,26 @@ impl Queues {
         engine: &engine::State,
     ) -> Vec<ApiRequest> {
         let second = context.now.monotonic_seconds;
-        if self.looked_at == Some(second) || self.next_due().is_none() {
+        if self.looked_at == Some(second) || self.next_due().is_none_or(|due| due > second) {
             return Vec::new();
         }
         self.looked_at = Some(second);
-        let mut teams = std::mem::take(&mut self.changed);
+        let mut teams = BTreeSet::new();
+        for team in std::mem::take(&mut self.changed) {
+            if let Some(until) = self.rests.get(&team).filter(|until| **until > second) {
+                self.postponed.entry(*until).or_default().insert(team);
+            } else {
+                teams.insert(team);
+            }
+        }
+        while let Some(rested) = self
+            .postponed
+            .first_entry()
+            .filter(|it| *it.key() <= second)
+        {
+            teams.extend(rested.remove());
+        }
+        self.rests.retain(|_, until| *until > second);
         if self.affected.is_empty() && std::mem::take(&mut self.is_use_changed) {
             let all = context.index.teams().map(|(team, _)| team.clone());
             self.affected = all.collect();
@@ -230,12 +264,21 @@ impl Queues {
             };
             // Others change what it has, and nothing else that its Queues show.
             if self.shown.get(&team) != Some(&Shown::of(context, engine, &team)) {
-                changed += usize::from(teams.insert(team));
+                if let Some(until) = self.rests.get(&team) {
+                    self.postponed.entry(*until).or_default().insert(team);
+                } else {
+                    changed += usize::from(teams.insert(team));
+                }
             }
         }
         let mut writes = Vec::new();
         for team in teams {
-            writes.extend(self.of_team(context, engine, &team));
+            let of_team = self.of_team(context, engine, &team);
+            let counts = self.counts.get(&team).copied().unwrap_or_default();
+            if !of_team.is_empty() && counts.rest_seconds() > 1 {
+                self.rests.insert(team, second + counts.rest_seconds());
+            }
+            writes.extend(of_team);
         }
         for queue in std::mem::take(&mut self.orphans) {
             writes.extend(removal(context, &queue));
@@ -251,6 +294,7 @@ impl Queues {
     ) -> Vec<ApiRequest> {
         let Some(object) = context.index.team(team) else {
             self.shown.remove(team);
+            self.rests.remove(team);
             return Vec::new();
         };
         let name = team.into();

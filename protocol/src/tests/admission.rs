@@ -449,6 +449,40 @@ fn a_queue_is_written_at_most_once_a_second_and_shows_the_last_state_in_the_end(
     assert!(queues(&bench).len() <= 2, "{:?}", queues(&bench));
 }
 
+#[test]
+fn a_queue_with_a_long_line_is_written_more_rarely_and_shows_the_last_state_in_the_end() {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.server.put(team("vision", 0));
+    let waiting = 40;
+    for number in 0..waiting {
+        bench.gang(&format!("wait-{number:02}"), 1);
+    }
+    bench.run();
+    bench.seconds += 10;
+    bench.run();
+    // Each second somebody joins the line.
+    let seconds = 12;
+    let mut written = 0;
+    for number in 0..seconds {
+        bench.gang(&format!("more-{number:02}"), 1);
+        written += queues_by_second(&mut bench, 1)[0];
+    }
+    // A line of 40 to 52 is shown each third second.
+    assert!((1..=5).contains(&written), "{written} in {seconds} s");
+    bench.run();
+    bench.seconds += 10;
+    bench.run();
+    let queues = bench.server.list(Kind::Queue);
+    let [Object::Queue(queue)] = queues.as_slice() else {
+        panic!("one Queue, not {queues:?}");
+    };
+    let status = queue.status.as_ref().unwrap();
+    assert_eq!(status.pending.len(), waiting + seconds);
+    let pending = usize::try_from(status.pending_gangs).unwrap();
+    assert_eq!(pending, waiting + seconds);
+}
+
 /// Writes of Queues in each of so many seconds.
 fn queues_by_second(bench: &mut Bench, seconds: usize) -> Vec<usize> {
     let mut by_second = Vec::new();

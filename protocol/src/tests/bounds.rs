@@ -177,6 +177,9 @@ fn a_queue_lists_so_many_gangs_of_a_namespace() {
             bench.gang(&format!("wait-{number:03}"), 1);
         }
         bench.run();
+        // A Team with a long line rests in between.
+        bench.seconds += 10;
+        bench.run();
         let queues = bench.server.list(Kind::Queue);
         let [Object::Queue(queue)] = queues.as_slice() else {
             panic!("one Queue, not {queues:?}");

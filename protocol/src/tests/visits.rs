@@ -118,6 +118,30 @@ fn a_pod_that_starts_with_its_permit_visits_its_gang_and_not_its_node() {
     bench.run();
 }
 
+#[test]
+fn what_a_jobs_controller_counts_visits_nobody_and_what_says_how_its_gang_goes_on_visits_that() {
+    let mut bench = Bench::new();
+    bench.server.put(ranks::job(2, 0));
+    ranks::pod_of_job(&mut bench, 0);
+    ranks::pod_of_job(&mut bench, 1);
+    bench.run();
+    let counts = |active: i32| {
+        move |bench: &mut Bench| {
+            evictions::change_job(bench, |job| {
+                job.status.as_mut().unwrap().active = Some(active);
+            });
+        }
+    };
+    assert_eq!(visits(&mut bench, counts(1)), 0);
+    assert_eq!(visits(&mut bench, counts(2)), 0);
+    let resize = |bench: &mut Bench| {
+        evictions::change_job(bench, |job| {
+            job.spec.as_mut().unwrap().parallelism = Some(1);
+        });
+    };
+    assert!(visits(&mut bench, resize) > 0);
+}
+
 /// Each kind listed once more, as one change and as the controller reports it.
 fn relists(server: &Server) -> Vec<Change> {
     let of_kind = |kind| {

@@ -1,0 +1,70 @@
+//! What is read of an answer to a write: as little as somebody asks for.
+//!
+//! The machine goes by what the watches tell, and they tell what was written, too. From an answer it takes the version that is stored
+//! now, and of a kind whose definition could lack a field it compares what is stored with what was sent. So of pods, Jobs and new Gangs
+//! the API server is asked for the metadata, of which the version is read; of what is compared all is read but `managedFields`, which are as
+//! large as the rest; and of an Event nothing is.
+
+use http::{HeaderValue, Request, header::ACCEPT};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Client, Resource, core::request};
+use muster_serve::{
+    client::{CALL_LIMIT, CallError, within},
+    watch::Decoded,
+};
+use serde::{Deserialize, de::DeserializeOwned};
+
+use crate::read;
+
+/// Asks for the metadata; who cannot answer so answers with all of the object.
+const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+
+/// A call, or why there is none.
+type Built = Result<Request<Vec<u8>>, request::Error>;
+
+/// All that a write stored, but for most `managedFields`.
+pub(super) async fn whole<K>(client: &Client, call: Built) -> Result<K, CallError>
+where
+    K: Resource + DeserializeOwned,
+{
+    let answer = async {
+        let call = call.map_err(kube::Error::BuildRequest)?;
+        client.request::<Decoded<K>>(call).await
+    };
+    read::whole(within(CALL_LIMIT, answer).await?)
+}
+
+/// Metadata in which only the version that a write stored is told.
+pub(super) async fn version(client: &Client, call: Built) -> Result<ObjectMeta, CallError> {
+    #[derive(Deserialize)]
+    struct Answer {
+        metadata: Metadata,
+    }
+
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Metadata {
+        resource_version: Option<String>,
+    }
+
+    let answer = async { client.request::<Answer>(for_metadata(call)?).await };
+    let Answer { metadata } = within(CALL_LIMIT, answer).await?;
+    Ok(ObjectMeta {
+        resource_version: metadata.resource_version,
+        ..ObjectMeta::default()
+    })
+}
+
+/// That a write was done.
+pub(super) async fn done(client: &Client, call: Built) -> Result<(), CallError> {
+    let answer = async { client.request_text(for_metadata(call)?).await };
+    within(CALL_LIMIT, answer).await.map(drop)
+}
+
+fn for_metadata(call: Built) -> Result<Request<Vec<u8>>, kube::Error> {
+    let mut call = call.map_err(kube::Error::BuildRequest)?;
+    let headers = call.headers_mut();
+    headers.insert(ACCEPT, HeaderValue::from_static(METADATA));
+    Ok(call)
+}
