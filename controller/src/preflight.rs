@@ -317,7 +317,7 @@ impl Cluster {
         [
             webhook::of_configurations(release, &configurations),
             webhook::of_endpoints(release, &configurations, &ready),
-            webhook::of_reach(&dry_run, metrics),
+            webhook::of_reach(&dry_run, &configurations, metrics),
         ]
         .concat()
     }
