@@ -13,6 +13,7 @@ pub mod control_plane;
 pub mod definitions;
 pub mod expressions;
 pub mod extender;
+mod extender_fields;
 pub mod finding;
 pub mod gates;
 pub mod guards;
