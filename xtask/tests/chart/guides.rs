@@ -247,6 +247,37 @@ fn every_value_of_the_chart_that_a_document_names_exists() {
     assert!(named > 100, "{named} values");
 }
 
+/// Where names of labels, annotations, gates, finalizers, resources and taints stand.
+const KEYS: [&str; 3] = [
+    "api/src/keys.rs",
+    "dra-driver/src/slices/desired.rs",
+    "deploy/helm/muster/values.yaml",
+];
+
+#[test]
+fn every_key_that_a_document_names_exists() {
+    let known = KEYS.map(|file| fs::read_to_string(root().join(file)).unwrap());
+    let known = known.concat();
+    let mut named = BTreeSet::new();
+    for file in documents() {
+        let text = fs::read_to_string(&file).unwrap();
+        let is_in_key =
+            |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || "./-".contains(it);
+        let words = text.split(|it: char| !is_in_key(it));
+        for word in words.filter(|word| word.contains("muster.dev/")) {
+            // A sentence may end with one, and kubectl takes a label off by a dash behind it.
+            let key = word.trim_end_matches(['.', '-']);
+            let is_known =
+                known.contains(&format!("\"{key}\"")) || known.contains(&format!("{key}: "));
+            // The version of the definitions is none.
+            let is_version = key == "muster.dev/v1alpha1";
+            assert!(is_known || is_version, "{}: {key}", file.display());
+            named.insert(key.to_owned());
+        }
+    }
+    assert!(named.len() > 15, "{named:?}");
+}
+
 #[test]
 fn every_link_of_the_documents_leads_to_something() {
     let mut followed = 0;
