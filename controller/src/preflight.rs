@@ -13,6 +13,7 @@ pub mod control_plane;
 pub mod definitions;
 pub mod expressions;
 pub mod extender;
+mod extender_fields;
 pub mod finding;
 pub mod gates;
 pub mod guards;
@@ -24,6 +25,7 @@ pub mod nvidia_toolkit;
 pub mod other_drivers;
 pub mod pod_security;
 pub mod policies;
+pub mod programs;
 pub mod reading;
 pub mod report;
 pub mod resources;
@@ -209,6 +211,7 @@ impl Cluster {
         let section = |check, findings: Vec<Finding>| Section { check, findings };
         vec![
             section(Check::Versions, versions.concat()),
+            section(Check::Programs, self.programs()),
             section(Check::FeatureGates, gates.concat()),
             section(Check::Runtimes, runtimes::findings(&nodes)),
             section(
@@ -225,6 +228,13 @@ impl Cluster {
             section(Check::Clocks, clocks.concat()),
             section(Check::ApiLimits, limits.concat()),
         ]
+    }
+
+    fn programs(&self) -> Vec<Finding> {
+        match self.installation() {
+            Some(release) => programs::findings(release),
+            None => vec![self.without_release("programs")],
+        }
     }
 
     async fn definitions(&self) -> Vec<Finding> {
@@ -317,7 +327,7 @@ impl Cluster {
         [
             webhook::of_configurations(release, &configurations),
             webhook::of_endpoints(release, &configurations, &ready),
-            webhook::of_reach(&dry_run, metrics),
+            webhook::of_reach(&dry_run, &configurations, metrics),
         ]
         .concat()
     }
@@ -381,7 +391,7 @@ mod tests {
     async fn who_may_read_nothing_is_told_no_pass_and_the_chart_allows_every_read() {
         let api = ScriptedApi::new(vec![failure(403, "forbidden"); 100]);
         let sections = cluster(&api, vec![installed()]).sections(&args(&[])).await;
-        assert_eq!(sections.len(), 13);
+        assert_eq!(sections.len(), 14);
         for section in &sections {
             let findings = &section.findings;
             assert!(!findings.is_empty(), "{section:?}");
@@ -415,7 +425,7 @@ mod tests {
         for section in &sections {
             let about_muster = matches!(
                 section.check,
-                Check::Extender | Check::Policies | Check::Webhook
+                Check::Programs | Check::Extender | Check::Policies | Check::Webhook
             );
             let reasons: Vec<Reason> = section.findings.iter().map(|found| found.reason).collect();
             if about_muster {

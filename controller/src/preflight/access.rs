@@ -33,6 +33,13 @@ const EVERYBODY: [&str; 4] = [
 /// The user that everybody is who does not say who they are.
 const ANONYMOUS: &str = "system:anonymous";
 
+/// As whom API servers call kubelets, where their certificate is in no group of the system.
+const API_SERVERS: [&str; 2] = ["kube-apiserver", "kube-apiserver-kubelet-client"];
+/// The API group of those who sign certificates.
+const SIGNERS_GROUP: &str = "certificates.k8s.io";
+/// Whose certificates the API server believes: by its name, or by that of all of Kubernetes' own.
+const CLIENT_SIGNERS: [&str; 2] = ["kubernetes.io/kube-apiserver-client", "kubernetes.io/*"];
+
 /// A right that matters.
 #[derive(Debug)]
 struct Right {
@@ -60,7 +67,7 @@ enum Reach {
 const WRITE: &[&str] = &["create", "update", "patch", "delete", "deletecollection"];
 const CHANGE: &[&str] = &["update", "patch"];
 
-const RIGHTS: [Right; 16] = [
+const RIGHTS: [Right; 19] = [
     Right {
         reason: Reason::MayBindPods,
         allows: "bind pods to nodes past the scheduler and its extender",
@@ -130,6 +137,27 @@ const RIGHTS: [Right; 16] = [
         verbs: &["impersonate"],
         reach: Reach::NamespaceOfMuster,
     },
+    // Kubernetes 1.36 and newer ask for these first, and for the verb above only where they are not given.
+    Right {
+        reason: Reason::MayImpersonate,
+        allows: "act as Muster's controller, or as the system, for some verbs",
+        group: "authentication.k8s.io",
+        resources: &["users", "groups", "serviceaccounts", "nodes"],
+        verbs: &[
+            "impersonate:user-info",
+            "impersonate:serviceaccount",
+            "impersonate:arbitrary-node",
+        ],
+        reach: Reach::NamespaceOfMuster,
+    },
+    Right {
+        reason: Reason::MayImpersonate,
+        allows: "approve client certificates of any name, that of the scheduler too",
+        group: SIGNERS_GROUP,
+        resources: &["signers"],
+        verbs: &["approve"],
+        reach: Reach::Cluster,
+    },
     Right {
         reason: Reason::MayImpersonate,
         allows: "take tokens of Muster's ServiceAccounts",
@@ -159,6 +187,15 @@ const RIGHTS: [Right; 16] = [
         ],
         verbs: &["create", "update", "patch"],
         reach: Reach::NamespaceOfMuster,
+    },
+    // The kubelet asks for no other right before it runs a program in a container, and for a WebSocket `get` is enough.
+    Right {
+        reason: Reason::MayRunAsMuster,
+        allows: "run programs in all pods of all nodes, Muster's too, by way of kubelets",
+        group: "",
+        resources: &["nodes/proxy"],
+        verbs: &["get", "create"],
+        reach: Reach::Cluster,
     },
     Right {
         reason: Reason::MayRunAsMuster,
@@ -275,8 +312,8 @@ fn gives(rule: &PolicyRule, right: &Right) -> bool {
         && right.resources.iter().any(resource)
 }
 
-/// A rule about policies, webhooks, Secrets or pods of other names leaves Muster's alone, and one about names at all is none about
-/// everything.
+/// A rule about policies, webhooks, Secrets or pods of other names leaves Muster's alone, one about signers whose certificates are
+/// none of clients lets nobody be another, and one about names at all is none about everything.
 fn concerns_muster(rule: &PolicyRule, right: &Right, release: &str) -> bool {
     let names = rule.resource_names.as_deref().unwrap_or_default();
     let by_name = [
@@ -286,6 +323,10 @@ fn concerns_muster(rule: &PolicyRule, right: &Right, release: &str) -> bool {
     ];
     if right.reason == Reason::AdministratorAccounts {
         return names.is_empty();
+    }
+    if right.group == SIGNERS_GROUP {
+        let mut signers = names.iter().map(String::as_str);
+        return names.is_empty() || signers.any(|name| CLIENT_SIGNERS.contains(&name));
     }
     names.is_empty()
         || !by_name.contains(&right.reason)
@@ -471,6 +512,7 @@ fn is_of_the_system(subject: &Subject, bound_in: Option<&str>) -> bool {
         "User" => {
             let account = format!("system:serviceaccount:{SYSTEM_NAMESPACE}:");
             name.starts_with(&account)
+                || API_SERVERS.contains(&name)
                 || (name.starts_with("system:")
                     && name != ANONYMOUS
                     && !name.starts_with("system:serviceaccount:"))
@@ -663,8 +705,36 @@ mod tests {
             ("*", "*", "*", Reason::AdministratorAccounts),
             ("muster.dev", "teams", "assign", Reason::Passed),
             ("muster.dev", "teams", "list", Reason::Passed),
+            (
+                "authentication.k8s.io",
+                "serviceaccounts",
+                "impersonate:serviceaccount",
+                Reason::MayImpersonate,
+            ),
+            (
+                "authentication.k8s.io",
+                "users",
+                "impersonate:user-info",
+                Reason::MayImpersonate,
+            ),
+            (
+                "authentication.k8s.io",
+                "tokenreviews",
+                "create",
+                Reason::Passed,
+            ),
+            (
+                "certificates.k8s.io",
+                "signers",
+                "approve",
+                Reason::MayImpersonate,
+            ),
+            ("certificates.k8s.io", "signers", "sign", Reason::Passed),
             ("", "pods", "create", Reason::MayRunAsMuster),
             ("", "pods/exec", "create", Reason::MayRunAsMuster),
+            ("", "nodes/proxy", "get", Reason::MayRunAsMuster),
+            ("", "*/proxy", "create", Reason::MayRunAsMuster),
+            ("", "nodes/metrics", "get", Reason::Passed),
             ("apps", "daemonsets", "patch", Reason::MayRunAsMuster),
             ("batch", "*", "create", Reason::MayRunAsMuster),
             ("", "secrets", "list", Reason::MayReadSecrets),
@@ -735,6 +805,20 @@ mod tests {
         ] {
             let found = of_rule(rule("", "pods/binding", "create"), &subject).await;
             assert_eq!(reason(&found), expected, "{subject}");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_api_servers_own_way_to_kubelets_is_not_told_and_anybody_elses_is() {
+        for (name, expected) in [
+            ("kube-apiserver", Reason::Passed),
+            ("kube-apiserver-kubelet-client", Reason::Passed),
+            ("jane", Reason::MayRunAsMuster),
+        ] {
+            let user =
+                json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name});
+            let found = of_rule(rule("", "nodes/proxy", "*"), &user).await;
+            assert_eq!(reason(&found), expected, "{name}: {found:?}");
         }
     }
 
@@ -867,6 +951,24 @@ mod tests {
             secret["resourceNames"] = json!([name]);
             let found = of_rule(secret, &account("ml", "bot")).await;
             assert_eq!(reason(&found), expected, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn who_approves_certificates_that_are_none_of_clients_cannot_be_another() {
+        for (signer, expected) in [
+            ("kubernetes.io/kubelet-serving", Reason::Passed),
+            ("example.com/*", Reason::Passed),
+            (
+                "kubernetes.io/kube-apiserver-client",
+                Reason::MayImpersonate,
+            ),
+            ("kubernetes.io/*", Reason::MayImpersonate),
+        ] {
+            let mut rule = rule("certificates.k8s.io", "signers", "approve");
+            rule["resourceNames"] = json!([signer]);
+            let found = of_rule(rule, &account("ml", "approver")).await;
+            assert_eq!(reason(&found), expected, "{signer}: {found:?}");
         }
     }
 

@@ -155,8 +155,13 @@ pub fn of_here(times: &Reading<Option<(Timestamp, Timestamp)>>) -> Vec<Finding> 
                     Reason::ClockSkew,
                     object,
                     format!(
-                        "its clock is {} s ahead of the API server's",
-                        difference.as_secs()
+                        "its clock is {} s {} the API server's",
+                        difference.abs().as_secs(),
+                        if difference.is_negative() {
+                            "behind"
+                        } else {
+                            "ahead of"
+                        }
                     ),
                     "Let NTP set both",
                 ));
@@ -262,13 +267,23 @@ mod tests {
     #[test]
     fn the_clock_here_is_compared_with_the_date_of_an_answer() {
         let at = |second: i64| Timestamp::from_second(second).unwrap();
-        for (times, expected) in [
-            (Some((at(100), at(101))), Reason::Passed),
-            (Some((at(100), at(200))), Reason::ClockSkew),
-            (Some((at(200), at(100))), Reason::ClockSkew),
-            (None, Reason::NotVisible),
+        for (times, expected, told) in [
+            (Some((at(100), at(101))), Reason::Passed, "by 1 s"),
+            (
+                Some((at(100), at(200))),
+                Reason::ClockSkew,
+                "is 100 s ahead of",
+            ),
+            (
+                Some((at(200), at(100))),
+                Reason::ClockSkew,
+                "is 100 s behind",
+            ),
+            (None, Reason::NotVisible, "does not date"),
         ] {
-            assert_eq!(of_here(&Reading::whole(times))[0].reason, expected);
+            let found = of_here(&Reading::whole(times));
+            assert_eq!(found[0].reason, expected);
+            assert!(found[0].message.contains(told), "{found:?}");
         }
     }
 }

@@ -52,11 +52,6 @@ impl ControlPlane {
         self.0.get(component).map_or(&[], Vec::as_slice)
     }
 
-    /// All of them.
-    pub fn all(&self) -> impl Iterator<Item = &Program> {
-        self.0.values().flatten()
-    }
-
     fn see(&mut self, pod: &Pod) {
         let Some(component) = pod.labels().get(COMPONENT) else {
             return;

@@ -54,6 +54,8 @@ reasons! {
         DefinitionMissing,
         /// A custom resource definition does not know what this version writes.
         DefinitionOutdated,
+        /// None of the pods of a program of Muster is ready.
+        ProgramDown,
         /// A feature that Muster relies on is switched off.
         FeatureGateOff,
         /// An admission plugin that Muster relies on is switched off.
@@ -130,6 +132,8 @@ reasons! {
         AuthorizationGateOff,
         /// A container runtime has CDI, and not by default.
         CdiOffByDefault,
+        /// Some of the pods of a program of Muster are not ready.
+        ProgramNotReady,
         /// No node has the label by which Muster's driver runs there.
         NoNodeToServe,
         /// GPUs that Muster could serve are handed out by a device plugin or another driver.

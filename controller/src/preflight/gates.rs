@@ -7,6 +7,8 @@ use super::{
     server_metrics::ServerMetrics,
 };
 
+const SCHEDULER: &str = "kube-scheduler";
+
 /// A gate that Muster relies on.
 struct Gate {
     name: &'static str,
@@ -15,38 +17,52 @@ struct Gate {
     reason: Reason,
     /// Whether it is a beta of Kubernetes 1.37, which `AllBeta` switches off too.
     is_beta: bool,
+    /// The only program that goes by it, if it is one.
+    of: Option<&'static str>,
 }
 
-const NEEDED: [Gate; 5] = [
+static NEEDED: [Gate; 6] = [
     Gate {
         name: "DynamicResourceAllocation",
         lost: "there are no claims",
         reason: Reason::FeatureGateOff,
         is_beta: false,
+        of: None,
     },
     Gate {
         name: "DRAPartitionableDevices",
         lost: "slices of GPUs (MIG) cannot be published",
         reason: Reason::FeatureGateOff,
         is_beta: true,
+        of: None,
     },
     Gate {
         name: "DRADeviceTaints",
         lost: "sick GPUs, and those that are held without a permit, are given out",
         reason: Reason::FeatureGateOff,
         is_beta: false,
+        of: None,
     },
     Gate {
         name: "ValidatingAdmissionPolicy",
         lost: "no policy of Muster holds",
         reason: Reason::FeatureGateOff,
         is_beta: false,
+        of: None,
     },
     Gate {
         name: "DRAResourceClaimGranularStatusAuthorization",
         lost: "whoever may update resourceclaims/status may allocate any device to any claim",
         reason: Reason::AuthorizationGateOff,
         is_beta: true,
+        of: None,
+    },
+    Gate {
+        name: "DRASchedulerFilterTimeout",
+        lost: "one claim that is hard to allocate holds up every pod of the cluster",
+        reason: Reason::FilterTimeoutOff,
+        is_beta: true,
+        of: Some(SCHEDULER),
     },
 ];
 
@@ -61,11 +77,7 @@ const NEEDED_PLUGINS: [&str; 3] = [
 ];
 
 /// The programs whose flags count.
-const PROGRAMS: [&str; 3] = [
-    "kube-apiserver",
-    "kube-scheduler",
-    "kube-controller-manager",
-];
+const PROGRAMS: [&str; 3] = ["kube-apiserver", SCHEDULER, "kube-controller-manager"];
 
 /// How flags spell false.
 const FALSE: [&str; 6] = ["0", "f", "F", "false", "False", "FALSE"];
@@ -82,15 +94,15 @@ pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
             "Make sure that its gates are stock",
         )];
     }
-    let findings = NEEDED
-        .iter()
+    let needed = || NEEDED.iter().filter(|gate| gate.of.is_none());
+    let findings = needed()
         .filter(|gate| gates.get(gate.name) == Some(&false))
         .map(|gate| off(gate, object, gate.name))
         .collect();
     metrics.or_passed(findings, || {
         Finding::passed(
             object,
-            format!("none of {} needed feature gates is off", NEEDED.len()),
+            format!("none of {} needed feature gates is off", needed().count()),
         )
     })
 }
@@ -99,8 +111,10 @@ pub fn of_server(metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
 /// other programs.
 pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for program in plane.found.all() {
-        for gate in &NEEDED {
+    let programs = programs(&plane.found);
+    for (component, program) in &programs {
+        let applies = |gate: &&Gate| gate.of.is_none_or(|only| only == *component);
+        for gate in NEEDED.iter().filter(applies) {
             findings.extend(off_by(program, gate).map(|by| off(gate, &program.pod, by)));
         }
         for plugin in NEEDED_PLUGINS {
@@ -114,7 +128,6 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
             }
         }
     }
-    let programs = plane.found.all().count();
     let absent: Vec<&str> = PROGRAMS
         .into_iter()
         .filter(|program| plane.found.of(program).is_empty())
@@ -133,9 +146,22 @@ pub fn of_flags(plane: &Reading<ControlPlane>) -> Vec<Finding> {
     plane.or_passed(findings, || {
         Finding::passed(
             "control plane",
-            format!("the flags of {programs} pods switch off nothing that is needed"),
+            format!(
+                "the flags of {} pods switch off nothing that is needed",
+                programs.len()
+            ),
         )
     })
+}
+
+/// The programs whose flags count, each with its component. Others that are marked in the same way, such as those of a provider, have
+/// gates of their own.
+fn programs(plane: &ControlPlane) -> Vec<(&'static str, &Program)> {
+    let of = |component: &'static str| {
+        let replicas = plane.of(component).iter();
+        replicas.map(move |program| (component, program))
+    };
+    PROGRAMS.into_iter().flat_map(of).collect()
 }
 
 /// The name by which its flag switches the gate off, if it does. A gate's own name counts before that of all betas.
@@ -254,6 +280,16 @@ mod tests {
             ),
             (
                 "kube-scheduler",
+                "--feature-gates=DRASchedulerFilterTimeout=false",
+                Reason::FilterTimeoutOff,
+            ),
+            (
+                "kube-apiserver",
+                "--feature-gates=DRASchedulerFilterTimeout=false",
+                Reason::Passed,
+            ),
+            (
+                "kube-scheduler",
                 "--feature-gates=kube:DRADeviceTaints=F",
                 Reason::FeatureGateOff,
             ),
@@ -273,6 +309,12 @@ mod tests {
             let found = of_flags(&control_plane(&plane));
             assert_eq!(reasons(&found), [expected], "{flag}");
         }
+        // Gates of others are others.
+        let others = ["--feature-gates=AllBeta=false"];
+        let mut plane: Vec<(&str, &[&str])> = PROGRAMS.map(|program| (program, NO_FLAGS)).to_vec();
+        plane.push(("cloud-controller-manager", &others));
+        let found = of_flags(&control_plane(&plane));
+        assert_eq!(reasons(&found), [Reason::Passed]);
         // What is seen says nothing about what is not.
         let found = of_flags(&control_plane(&[("etcd", &[])]));
         assert_eq!(reasons(&found), [Reason::NotVisible]);
@@ -284,15 +326,18 @@ mod tests {
 
     #[test]
     fn all_betas_that_are_switched_off_take_with_them_what_is_not_named_itself() {
-        use Reason::{AuthorizationGateOff, FeatureGateOff, Passed};
+        use Reason::{AuthorizationGateOff, FeatureGateOff, FilterTimeoutOff, Passed};
         for (flag, expected) in [
-            ("AllBeta=false", vec![FeatureGateOff, AuthorizationGateOff]),
             (
-                "kube:AllBeta=false",
-                vec![FeatureGateOff, AuthorizationGateOff],
+                "AllBeta=false",
+                vec![FeatureGateOff, AuthorizationGateOff, FilterTimeoutOff],
             ),
             (
-                "DRAPartitionableDevices=true,AllBeta=false",
+                "kube:AllBeta=false",
+                vec![FeatureGateOff, AuthorizationGateOff, FilterTimeoutOff],
+            ),
+            (
+                "DRAPartitionableDevices=true,AllBeta=false,DRASchedulerFilterTimeout=true",
                 vec![AuthorizationGateOff],
             ),
             ("AllBeta=false,AllBeta=true", vec![Passed]),

@@ -8,7 +8,10 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
 
-use super::reading::{self, Reading};
+use super::{
+    programs::Program,
+    reading::{self, Reading},
+};
 use crate::scheduler_config::running::{flag, items, words};
 
 /// The label that the chart gives all its objects.
@@ -19,6 +22,8 @@ const CONTROLLER: &str = "-controller";
 const DRIVER: &str = "-driver";
 /// The same of the Deployment of the chart's own kube-scheduler.
 const SCHEDULER: &str = "-scheduler";
+/// The same of all Deployments of the chart.
+const DEPLOYMENTS: [&str; 4] = [CONTROLLER, "-webhook", "-extender", SCHEDULER];
 /// When the controller evicts the gangs of a silent node, if nothing else is said.
 const EVICT_AFTER_SECONDS: u32 = 240;
 
@@ -45,6 +50,8 @@ pub struct Installation {
     pub excluded_namespaces: Option<BTreeSet<String>>,
     /// Where its driver runs.
     pub driver: Option<Driver>,
+    /// Pods of its programs.
+    pub programs: Vec<Program>,
 }
 
 /// The driver's DaemonSet.
@@ -133,16 +140,20 @@ pub fn releases(deployments: &[Deployment], drivers: &[DaemonSet]) -> Vec<Instal
             let template = deployment.spec.template.spec.as_ref();
             let beside = |suffix: &str| {
                 let wanted = format!("{name}{suffix}");
-                deployments.iter().any(|other| {
+                deployments.iter().find(|other| {
                     other.name_any() == wanted
                         && other.namespace().as_deref() == Some(namespace.as_str())
                 })
             };
-            let has_scheduler = beside(SCHEDULER);
-            let driver = driver_of(&name, &namespace, drivers);
+            let has_scheduler = beside(SCHEDULER).is_some();
+            let set = driver_of(&name, &namespace, drivers);
+            let programs = DEPLOYMENTS.into_iter().filter_map(beside);
+            let programs = programs.map(Program::of_deployment);
+            let programs = programs.chain(set.map(Program::of_daemon_set)).collect();
             Some(Installation {
                 has_scheduler,
-                driver,
+                driver: set.map(Driver::of),
+                programs,
                 ..of_controller(name, namespace, template)
             })
         })
@@ -172,7 +183,8 @@ fn of_controller(name: String, namespace: String, template: Option<&PodSpec>) ->
     }
 }
 
-fn driver_of(name: &str, namespace: &str, drivers: &[DaemonSet]) -> Option<Driver> {
+/// The DaemonSet of a release.
+fn driver_of<'a>(name: &str, namespace: &str, drivers: &'a [DaemonSet]) -> Option<&'a DaemonSet> {
     let wanted = format!("{name}{DRIVER}");
     let mut named: Vec<&DaemonSet> = drivers
         .iter()
@@ -180,22 +192,27 @@ fn driver_of(name: &str, namespace: &str, drivers: &[DaemonSet]) -> Option<Drive
         .collect();
     // Another release of the same name may have its own.
     named.sort_by_key(|set| set.namespace().as_deref() != Some(namespace));
-    let set = named.first()?;
-    let template = set.spec.template.spec.as_ref();
-    let affinity = template
-        .and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref())
-        .and_then(|affinity| {
-            affinity
-                .required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    Some(Driver {
-        namespace: set.namespace().unwrap_or_default(),
-        node_selector: template
-            .and_then(|spec| spec.node_selector.clone())
-            .unwrap_or_default(),
-        affinity: affinity.map(|required| required.node_selector_terms.clone()),
-    })
+    named.first().copied()
+}
+
+impl Driver {
+    fn of(set: &DaemonSet) -> Self {
+        let template = set.spec.template.spec.as_ref();
+        let affinity = template
+            .and_then(|spec| spec.affinity.as_ref()?.node_affinity.as_ref())
+            .and_then(|affinity| {
+                affinity
+                    .required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            });
+        Self {
+            namespace: set.namespace().unwrap_or_default(),
+            node_selector: template
+                .and_then(|spec| spec.node_selector.clone())
+                .unwrap_or_default(),
+            affinity: affinity.map(|required| required.node_selector_terms.clone()),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -260,6 +277,11 @@ mod tests {
                 node_selector: [("gpu".to_owned(), "yes".to_owned())].into(),
                 affinity: None,
             }),
+            programs: [&deployments[0], &deployments[2], &deployments[1]]
+                .map(Program::of_deployment)
+                .into_iter()
+                .chain([Program::of_daemon_set(&drivers[0])])
+                .collect(),
         };
         assert_eq!(found, [expected]);
         for (namespace, name, own) in [

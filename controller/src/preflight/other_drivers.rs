@@ -14,6 +14,9 @@ use super::{
 };
 use crate::listing::Names;
 
+/// Objects of one answer: a slice may have 128 devices, and all of an answer are in memory at once.
+const PAGE: u32 = 50;
+
 /// Device plugins on some nodes.
 #[derive(Clone, Debug, Default)]
 pub struct DevicePlugins {
@@ -35,7 +38,10 @@ pub type Slices = BTreeMap<String, BTreeSet<String>>;
 /// Reads who publishes GPUs where.
 pub async fn read(client: &Client) -> Reading<Slices> {
     let slices: Api<ResourceSlice> = Api::all(client.clone());
-    reading::list(slices, ListParams::default(), Slices::new(), see).await
+    // Muster's own, which are most of them on a large cluster, are not looked at.
+    let others = format!("spec.driver!={}", keys::DRIVER);
+    let params = ListParams::default().fields(&others).limit(PAGE);
+    reading::list(slices, params, Slices::new(), see).await
 }
 
 fn see(found: &mut Slices, slice: &ResourceSlice) {
@@ -146,7 +152,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::preflight::nodes::tests::{node, nodes, served};
+    use crate::{
+        preflight::nodes::tests::{node, nodes, served},
+        scripted_api::ScriptedApi,
+    };
 
     fn reasons(findings: &[Finding]) -> Vec<Reason> {
         findings.iter().map(|finding| finding.reason).collect()
@@ -216,5 +225,19 @@ mod tests {
             let found = of_drivers(&slices(&published), &nodes);
             assert_eq!(reasons(&found), [expected], "{published:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn only_slices_of_others_are_asked_for_and_in_small_pages() {
+        let list = json!({"kind": "ResourceSliceList", "apiVersion": "resource.k8s.io/v1", "metadata": {}, "items": []});
+        let api = ScriptedApi::new([(200, list)]);
+        let reading = read(&api.client()).await;
+        assert!(reading.unread.is_none(), "{reading:?}");
+        let query = &api.asked()[0].query;
+        assert!(query.contains("fieldSelector=spec.driver%21%3D"), "{query}");
+        assert!(
+            query.split('&').any(|part| part.ends_with("limit=50")),
+            "{query}"
+        );
     }
 }

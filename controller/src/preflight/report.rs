@@ -14,6 +14,8 @@ pub const EXIT_NOT_LOOKED: u8 = 2;
 pub enum Check {
     /// Versions of Kubernetes.
     Versions,
+    /// Pods of Muster's programs.
+    Programs,
     /// Feature gates and admission plugins.
     FeatureGates,
     /// Container runtimes of the nodes.

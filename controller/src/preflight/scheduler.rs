@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{
     control_plane::ControlPlane,
+    extender_fields,
     finding::{Finding, Reason},
     installation::Installation,
     reading::Reading,
@@ -92,6 +93,7 @@ pub fn findings(
     for (position, entry) in extenders.iter().enumerate() {
         let url = entry["urlPrefix"].as_str().unwrap_or("(no urlPrefix)");
         let place = format!("extenders[{position}] ({url})");
+        findings.extend(extender_fields::findings(entry, &place));
         if is_ours(entry, extenders) {
             ours += 1;
             findings.extend(of_ours(entry, &place));
@@ -110,6 +112,7 @@ pub fn findings(
             ));
         }
     }
+    findings.extend(extender_fields::managed_twice(extenders));
     if ours > 1 {
         findings.push(Finding::new(
             Reason::ExtenderNamedTwice,
@@ -423,13 +426,21 @@ fn of_plugins(document: &Value) -> Vec<Finding> {
             .filter(|config| config["name"] == "DynamicResources")
             .map(|config| &config["args"]["filterTimeout"]);
         for timeout in timeouts.filter(|timeout| !timeout.is_null()) {
-            if duration(timeout).is_ok_and(|timeout| timeout.is_zero()) {
-                findings.push(Finding::new(
+            let object = format!("profiles[{position}]");
+            match duration(timeout) {
+                Ok(timeout) if timeout.is_zero() => findings.push(Finding::new(
                     Reason::FilterTimeoutOff,
-                    format!("profiles[{position}]"),
+                    object,
                     "DynamicResources.filterTimeout is 0: one claim that is hard to allocate holds up every pod of the cluster",
                     "Take filterTimeout out: 10 s are the default",
-                ));
+                )),
+                Ok(_) => {}
+                Err(text) => findings.push(Finding::new(
+                    Reason::SchedulerConfigInvalid,
+                    object,
+                    format!("DynamicResources.filterTimeout {text} is no duration of 0 or more, and kube-scheduler does not start with it"),
+                    "Take filterTimeout out: 10 s are the default",
+                )),
             }
         }
     }
@@ -619,6 +630,10 @@ mod tests {
         let mut no_limit = document(&[entry()]);
         no_limit["profiles"][0]["pluginConfig"] =
             json!([{"name": "DynamicResources", "args": {"filterTimeout": "0s"}}]);
+        let mut no_duration = no_limit.clone();
+        no_duration["profiles"][0]["pluginConfig"][0]["args"]["filterTimeout"] = json!("10 s");
+        let mut misspelt = entry();
+        misspelt["enableHttps"] = json!(true);
         let mut delayed = document(&[entry()]);
         delayed["delayCacheUntilActive"] = json!(true);
         let mut second = installed();
@@ -674,6 +689,13 @@ mod tests {
             ),
             (disabled, installed(), SchedulerConfigInvalid),
             (no_limit, installed(), FilterTimeoutOff),
+            (no_duration, installed(), SchedulerConfigInvalid),
+            (document(&[misspelt]), installed(), SchedulerConfigInvalid),
+            (
+                with(json!({"ignorable": true, "prioritizeVerb": "prioritize"})),
+                installed(),
+                SchedulerConfigInvalid,
+            ),
             (delayed, installed(), SchedulerCacheDelayed),
             (document(&[entry()]), second, ProfileMissing),
         ] {

@@ -24,7 +24,7 @@ use super::{
     finding::{Finding, Reason},
     guards::{PODS, QUOTA, Webhook},
     installation::Installation,
-    matching,
+    matching::{self, Guard},
     reading::{self, CallFailure, Reading, Unread},
     server_metrics::ServerMetrics,
 };
@@ -38,11 +38,48 @@ const DRY_RUN: &str = "create (dry run)";
 const TEAMS: &str = "teams.muster.dev";
 /// The webhook that is asked about Teams.
 const TEAMS_WEBHOOK: &str = "teams.muster.dev";
+/// What the dry run asks for.
+const CREATED_TEAM: Guard = Guard {
+    group: "muster.dev",
+    version: "v1alpha1",
+    resources: &["teams"],
+    operations: &["CREATE"],
+};
 /// The webhook that is asked about Jobs: a courtesy, which fails open.
 const JOBS_WEBHOOK: &str = "jobs.muster.dev";
 
 /// Before the release's name: the configuration is to be the last one.
 const MUTATING_PREFIX: &str = "zz-";
+
+/// A webhook of either kind of configuration.
+struct Configured<'a> {
+    name: &'a str,
+    client: &'a WebhookClientConfig,
+    failure: Option<&'a str>,
+    matches: MatchResources,
+    conditions: Option<&'a Vec<MatchCondition>>,
+}
+
+macro_rules! configured {
+    ($configuration:expr) => {
+        $configuration
+            .webhooks
+            .iter()
+            .flatten()
+            .map(|webhook| Configured {
+                name: &webhook.name,
+                client: &webhook.client_config,
+                failure: webhook.failure_policy.as_deref(),
+                matches: matching::of_webhook(
+                    webhook.rules.as_ref(),
+                    webhook.namespace_selector.as_ref(),
+                    webhook.object_selector.as_ref(),
+                ),
+                conditions: webhook.match_conditions.as_ref(),
+            })
+            .collect::<Vec<_>>()
+    };
+}
 
 /// What is configured.
 #[derive(Clone, Debug, Default)]
@@ -56,6 +93,20 @@ pub struct Configurations {
 }
 
 impl Configurations {
+    /// Whether the API server takes no Team without having asked the webhook.
+    fn ask_about_teams(&self) -> bool {
+        let Some(configuration) = &self.validating else {
+            return false;
+        };
+        configured!(configuration).iter().any(|webhook| {
+            webhook.name == TEAMS_WEBHOOK
+                && webhook.failure.is_none_or(|failure| failure == "Fail")
+                && matching::left_out(&[CREATED_TEAM], &webhook.matches).is_empty()
+                && matching::is_wide(&webhook.matches, |_| false)
+                && webhook.conditions.is_none_or(Vec::is_empty)
+        })
+    }
+
     /// Whether the API server calls it at a URL of its own, and not by its Service.
     fn name_a_url(&self) -> bool {
         let validating = self.validating.iter();
@@ -137,36 +188,6 @@ pub async fn read_endpoints(client: &Client, installation: &Installation) -> Rea
             .count();
     })
     .await
-}
-
-/// A webhook of either kind of configuration.
-struct Configured<'a> {
-    name: &'a str,
-    client: &'a WebhookClientConfig,
-    failure: Option<&'a str>,
-    matches: MatchResources,
-    conditions: Option<&'a Vec<MatchCondition>>,
-}
-
-macro_rules! configured {
-    ($configuration:expr) => {
-        $configuration
-            .webhooks
-            .iter()
-            .flatten()
-            .map(|webhook| Configured {
-                name: &webhook.name,
-                client: &webhook.client_config,
-                failure: webhook.failure_policy.as_deref(),
-                matches: matching::of_webhook(
-                    webhook.rules.as_ref(),
-                    webhook.namespace_selector.as_ref(),
-                    webhook.object_selector.as_ref(),
-                ),
-                conditions: webhook.match_conditions.as_ref(),
-            })
-            .collect::<Vec<_>>()
-    };
 }
 
 /// Whether it is configured as the chart has it.
@@ -359,8 +380,10 @@ pub fn of_endpoints(
 /// What came of the dry run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DryRun {
-    /// The webhook was asked, whatever it said.
+    /// The webhook was asked, and refused.
     Asked,
+    /// Nobody refused. So the webhook was asked, if the API server takes no Team without.
+    Taken,
     /// The API server could not ask it.
     NotReached(String),
     /// It was not tried, or ended before it.
@@ -376,7 +399,7 @@ pub async fn dry_run(client: &Client) -> DryRun {
     };
     let team = Team::new(TEAM, TeamSpec::default());
     match reading::one(teams.create(&params, &team)).await {
-        Ok(_) => DryRun::Asked,
+        Ok(_) => DryRun::Taken,
         Err(CallFailure::Call(error)) => judged(&error),
         Err(late @ CallFailure::OutOfTime) => DryRun::NotTried(late.unread(DRY_RUN, TEAMS)),
     }
@@ -388,9 +411,11 @@ fn judged(error: &CallError) -> DryRun {
     let denied = format!("admission webhook \"{TEAMS_WEBHOOK}\" denied");
     if text.contains(&failed) {
         DryRun::NotReached(text)
-    // A name that is taken is found out last.
-    } else if text.contains(&denied) || error.status_code() == Some(409) {
+    } else if text.contains(&denied) {
         DryRun::Asked
+    // A name that is taken is found out last.
+    } else if error.status_code() == Some(409) {
+        DryRun::Taken
     } else {
         // A policy, or a webhook of somebody else, answers 403 too.
         DryRun::NotTried(if text.contains(" denied ") {
@@ -402,11 +427,24 @@ fn judged(error: &CallError) -> DryRun {
 }
 
 /// Whether the API server reaches the webhook: by the dry run, else by its metrics.
-pub fn of_reach(dry_run: &DryRun, metrics: &Reading<ServerMetrics>) -> Vec<Finding> {
+pub fn of_reach(
+    dry_run: &DryRun,
+    configurations: &Reading<Configurations>,
+    metrics: &Reading<ServerMetrics>,
+) -> Vec<Finding> {
     let object = "kube-apiserver";
     let mut findings = Vec::new();
     match dry_run {
-        DryRun::Asked => findings.push(Finding::passed(object, "it asked the webhook in a dry run")),
+        DryRun::Taken if !configurations.found.ask_about_teams() => findings.push(Finding::new(
+            Reason::NoEvidence,
+            object,
+            format!(
+                "it took a Team in a dry run, and may have done so without the webhook: nothing says here that {TEAMS_WEBHOOK} is asked about \
+                 each Team, and fails closed"
+            ),
+            "Mend what is told of the configurations, and run preflight again",
+        )),
+        DryRun::Asked | DryRun::Taken => findings.push(Finding::passed(object, "it asked the webhook in a dry run")),
         DryRun::NotReached(text) => findings.push(Finding::new(
             Reason::WebhookUnreachable,
             object,
@@ -701,6 +739,7 @@ mod tests {
         let denied_by_other =
             "admission webhook \"validate.kyverno.svc-fail\" denied the request: no label owner";
         let denied = "admission webhook \"teams.muster.dev\" denied the request: InvalidField";
+        let configurations = configured(&webhook(TEAMS_WEBHOOK, "YQ==", "Fail"));
         for (answer, expected) in [
             (created, Some(Reason::Passed)),
             (failure(400, denied), Some(Reason::Passed)),
@@ -718,7 +757,7 @@ mod tests {
         ] {
             let api = ScriptedApi::new([answer]);
             let outcome = dry_run(&api.client()).await;
-            let found = of_reach(&outcome, &Reading::default());
+            let found = of_reach(&outcome, &configurations, &Reading::default());
             assert_eq!(
                 found.first().map(|finding| finding.reason),
                 expected,
@@ -729,6 +768,46 @@ mod tests {
                 "{:?}",
                 api.asked()
             );
+        }
+    }
+
+    /// The release's configuration for validation, of this webhook alone.
+    fn configured(webhook: &Value) -> Reading<Configurations> {
+        let webhooks = std::slice::from_ref(webhook);
+        let validating = serde_json::from_value(configuration("muster", webhooks)).unwrap();
+        Reading::whole(Configurations {
+            validating,
+            ..Configurations::default()
+        })
+    }
+
+    #[test]
+    fn a_team_that_is_taken_without_the_webhook_proves_nothing() {
+        let closed = webhook(TEAMS_WEBHOOK, "YQ==", "Fail");
+        let mut of_updates = closed.clone();
+        of_updates["rules"][0]["operations"] = json!(["UPDATE"]);
+        let mut of_some = closed.clone();
+        of_some["matchConditions"] = json!([{"name": "mine", "expression": "false"}]);
+        for (configurations, expected) in [
+            (configured(&closed), Reason::Passed),
+            (
+                configured(&webhook(TEAMS_WEBHOOK, "YQ==", "Ignore")),
+                Reason::NoEvidence,
+            ),
+            (configured(&of_updates), Reason::NoEvidence),
+            (configured(&of_some), Reason::NoEvidence),
+            (
+                configured(&webhook("cohorts.muster.dev", "YQ==", "Fail")),
+                Reason::NoEvidence,
+            ),
+            (Reading::default(), Reason::NoEvidence),
+        ] {
+            let found = of_reach(&DryRun::Taken, &configurations, &Reading::default());
+            assert_eq!(found.len(), 1);
+            assert_eq!(found[0].reason, expected, "{configurations:?}");
+            // Its refusal proves it whatever is configured.
+            let refused = of_reach(&DryRun::Asked, &configurations, &Reading::default());
+            assert_eq!(refused[0].reason, Reason::Passed);
         }
     }
 
@@ -758,7 +837,8 @@ mod tests {
             metrics
                 .webhooks
                 .insert(name.to_owned(), Calls { answered, failed });
-            let found = of_reach(&forbidden, &Reading::whole(metrics));
+            let metrics = Reading::whole(metrics);
+            let found = of_reach(&forbidden, &Reading::default(), &metrics);
             let reasons: Vec<Reason> = found.iter().map(|finding| finding.reason).collect();
             assert_eq!(reasons, expected);
         }

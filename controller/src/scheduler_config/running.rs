@@ -40,15 +40,22 @@ impl RunningScheduler {
     }
 }
 
-/// What the containers of a pod are started with, word by word.
+/// What the containers of a pod are started with, word by word, also where that is one line for a shell.
 pub(crate) fn words(pod: Option<&PodSpec>) -> Vec<&str> {
     let containers = pod.into_iter().flat_map(|spec| &spec.containers);
     containers
         .flat_map(|container| [&container.command, &container.args])
         .flatten()
         .flatten()
-        .map(String::as_str)
+        .flat_map(|word| words_of(word))
         .collect()
+}
+
+/// The words of a line for a shell. A flag is one word, whatever its value has, and so is what is empty.
+fn words_of(text: &str) -> impl Iterator<Item = &str> {
+    let is_line = !text.starts_with('-');
+    let parts = text.split(move |character: char| is_line && character.is_whitespace());
+    parts.filter(move |part| !part.is_empty() || text.is_empty())
 }
 
 /// The kubeconfig that all of them are started with.
@@ -170,6 +177,18 @@ mod tests {
         assert_eq!(apart.kubeconfig, None);
         let last = RunningScheduler::of(&pod("c", &["--config=/a", "--config=", "--config"]));
         assert_eq!(last.config, None);
+    }
+
+    #[test]
+    fn flags_in_a_line_for_a_shell_are_seen_and_values_with_blanks_stay_whole() {
+        let line = "exec /usr/local/bin/kube-scheduler --config=/a.yaml\n  --kubeconfig /b 1>>/var/log/a.log";
+        let shell = RunningScheduler::of(&pod("a", &["/bin/sh", "-c", line]));
+        assert_eq!(shell.config.as_deref(), Some("/a.yaml"));
+        assert_eq!(shell.kubeconfig.as_deref(), Some("/b"));
+        let pod = pod("b", &["--a=b --config=/c", "", "--config", ""]);
+        let words = words(pod.spec.as_ref());
+        assert_eq!(words, ["--a=b --config=/c", "", "--config", ""]);
+        assert_eq!(flag(&words, "config"), None);
     }
 
     #[test]

@@ -199,15 +199,89 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-#[test]
-fn every_link_of_the_documents_leads_to_something() {
+/// The guides, and what stands in the root and beside the chart.
+pub(crate) fn documents() -> Vec<PathBuf> {
     let mut files = guides();
     for name in ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"] {
         files.push(root().join(name));
     }
     files.push(chart().join("README.md"));
+    files
+}
+
+/// What a text quotes as code within its lines.
+pub(crate) fn quoted(text: &str) -> Vec<&str> {
+    let lines = prose(text).into_iter();
+    lines
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .collect()
+}
+
+#[test]
+fn every_value_of_the_chart_that_a_document_names_exists() {
+    let values = fs::read_to_string(chart().join("values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&values).unwrap();
+    let mut named = 0;
+    for file in documents() {
+        let text = fs::read_to_string(&file).unwrap();
+        let words = quoted(&text)
+            .into_iter()
+            .flat_map(|code| code.split([' ', ',']));
+        for word in words {
+            let path = word.split(['=', ':']).next().unwrap_or_default();
+            // Files of the same names have other endings than values have fields.
+            let is_path = path
+                .chars()
+                .all(|it| it.is_ascii_alphanumeric() || it == '.');
+            let Some((first, rest)) = path.split_once('.').filter(|_| is_path) else {
+                continue;
+            };
+            if values.get(first).is_some() && rest != "yaml" {
+                let pointer = format!("/{}", path.replace('.', "/"));
+                let place = format!("{}: {path}", file.display());
+                assert!(values.pointer(&pointer).is_some(), "{place}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 100, "{named} values");
+}
+
+/// Where names of labels, annotations, gates, finalizers, resources and taints stand.
+const KEYS: [&str; 3] = [
+    "api/src/keys.rs",
+    "dra-driver/src/slices/desired.rs",
+    "deploy/helm/muster/values.yaml",
+];
+
+#[test]
+fn every_key_that_a_document_names_exists() {
+    let known = KEYS.map(|file| fs::read_to_string(root().join(file)).unwrap());
+    let known = known.concat();
+    let mut named = BTreeSet::new();
+    for file in documents() {
+        let text = fs::read_to_string(&file).unwrap();
+        let is_in_key =
+            |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || "./-".contains(it);
+        let words = text.split(|it: char| !is_in_key(it));
+        for word in words.filter(|word| word.contains("muster.dev/")) {
+            // A sentence may end with one, and kubectl takes a label off by a dash behind it.
+            let key = word.trim_end_matches(['.', '-']);
+            let is_known =
+                known.contains(&format!("\"{key}\"")) || known.contains(&format!("{key}: "));
+            // The version of the definitions is none.
+            let is_version = key == "muster.dev/v1alpha1";
+            assert!(is_known || is_version, "{}: {key}", file.display());
+            named.insert(key.to_owned());
+        }
+    }
+    assert!(named.len() > 15, "{named:?}");
+}
+
+#[test]
+fn every_link_of_the_documents_leads_to_something() {
     let mut followed = 0;
-    for file in files {
+    for file in documents() {
         let text = fs::read_to_string(&file).unwrap();
         let links = prose(&text).into_iter();
         for rest in links.flat_map(|line| line.split("](").skip(1)) {

@@ -10,7 +10,10 @@ use std::{
 
 use serde_json::Value;
 
-use crate::helm::{chart, object, objects, root};
+use crate::{
+    guides::{documents, quoted},
+    helm::{chart, object, objects, root},
+};
 
 /// Where metrics are registered, and what their names begin with there.
 const REGISTERED: [(&str, &str); 10] = [
@@ -172,6 +175,30 @@ fn every_alert_is_over_metrics_that_exist_and_says_what_to_do() {
         );
     }
     assert!(names.len() > 10);
+}
+
+#[test]
+fn every_metric_that_a_guide_names_exists() {
+    let series = series();
+    let mut seen = 0;
+    for file in documents()
+        .into_iter()
+        .filter(|file| is_for_operators(file))
+    {
+        let text = fs::read_to_string(&file).unwrap();
+        for name in quoted(&text).into_iter().flat_map(named) {
+            // A histogram has no series of its own name.
+            let exists = series.contains(&name) || series.contains(&format!("{name}_count"));
+            assert!(exists, "{}: {name}", file.display());
+            seen += 1;
+        }
+    }
+    assert!(seen > 30, "{seen} names");
+}
+
+/// Others name crates of these names.
+fn is_for_operators(file: &Path) -> bool {
+    file.parent().is_some_and(|parent| parent.ends_with("docs"))
 }
 
 #[test]
