@@ -238,6 +238,10 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
         ..RunningScheduler::default()
     }];
     let not_electing = |machine| kubeadm(machine, &["--leader-elect=false"]);
+    let unflagged = |machine| RunningScheduler {
+        leader_elect: None,
+        ..kubeadm(machine, &[])
+    };
     let cases: Vec<(&[&str], Vec<RunningScheduler>, Reason, &str)> = vec![
         (&[], vec![], SchedulerNotFound, "--for managed"),
         (&["--for=kubeadm"], vec![], SchedulerNotFound, "--for other"),
@@ -308,7 +312,20 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             &["--leader-elect=false"],
             vec![not_electing("a"), not_electing("b")],
             SeveralActive,
-            "2 schedulers",
+            "take that flag from it",
+        ),
+        // One of two is enough: it takes pods without waiting for the lease of the other.
+        (
+            &[],
+            vec![kubeadm("a", &[]), not_electing("b")],
+            SeveralActive,
+            "kube-scheduler-b is started with --leader-elect=false and 2 schedulers",
+        ),
+        (
+            &["--leader-elect=false"],
+            vec![unflagged("a"), unflagged("b")],
+            SeveralActive,
+            "say --leader-elect=true",
         ),
         (
             &["--tls-files=muster"],
@@ -317,6 +334,13 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             "absolute path",
         ),
         (&["--weight=0"], one.clone(), InvalidField, "at least 1"),
+        // An int32 of kube-scheduler.
+        (
+            &["--burst=3000000000"],
+            one.clone(),
+            InvalidField,
+            "clientConnection.burst 3000000000",
+        ),
         (
             &["--parallelism=0"],
             one.clone(),
@@ -419,9 +443,43 @@ fn a_file_with_which_the_scheduler_would_not_start_or_muster_would_not_work_is_r
         (with("profiles: {}"), InvalidField, "profiles"),
         (with("profiles: [7]"), InvalidField, "profiles[0]"),
         (
-            with("profiles: [{}, {schedulerName: default-scheduler}]"),
+            with("profiles: [{schedulerName: own}, {schedulerName: own}]"),
             InvalidField,
             "two of it",
+        ),
+        // kube-scheduler names a profile only if that is the only one.
+        (
+            with("profiles: [{}, {schedulerName: own}]"),
+            InvalidField,
+            "profiles[0].schedulerName",
+        ),
+        (
+            with("profiles: [{schedulerName: default-scheduler}, {schedulerName: ''}]"),
+            InvalidField,
+            "profiles[1].schedulerName",
+        ),
+        (
+            with(
+                "profiles: [{schedulerName: default-scheduler}, {schedulerName: own, plugins: {queueSort: {enabled: [{name: \
+                 Own}], disabled: [{name: '*'}]}}}]",
+            ),
+            InvalidField,
+            "profiles[1].plugins.queueSort",
+        ),
+        (
+            with("profiles: [{percentageOfNodesToScore: 101}]"),
+            InvalidField,
+            "profiles[0].percentageOfNodesToScore 101",
+        ),
+        (
+            format!("{HEAD}clientConnection: {{burst: -1}}"),
+            InvalidField,
+            "clientConnection.burst -1",
+        ),
+        (
+            format!("{HEAD}clientConnection: {{burst: 1.5}}"),
+            InvalidField,
+            "clientConnection.burst 1.5",
         ),
         (with("extenders: none"), InvalidField, "extenders"),
         (with("extenders: [null]"), InvalidField, "extenders[0]"),
@@ -495,6 +553,24 @@ fn a_second_scheduler_never_shares_the_lease_of_the_first() {
     let refusal = printed(&flags, &[], Some(lease("kube-scheduler").as_bytes())).unwrap_err();
     assert_eq!(refusal.reason, Reason::SharedLease);
     assert!(printed(&flags, &[], Some(lease("own").as_bytes())).is_ok());
+    // Empty is the lease of the first for kube-scheduler.
+    let empty = format!("{HEAD}leaderElection: {{resourceName: '', resourceNamespace: ''}}\n");
+    let text = printed(&flags, &[], Some(empty.as_bytes())).unwrap();
+    let read = document::read(text.as_bytes()).unwrap();
+    assert_eq!(read["leaderElection"]["resourceName"], "muster-scheduler");
+    assert_eq!(read["leaderElection"]["resourceNamespace"], "muster-system");
+}
+
+/// What the running scheduler is started with says it as well as for a file without the field.
+#[test]
+fn a_file_with_an_empty_kubeconfig_gets_that_of_the_running_scheduler() {
+    let file = format!("{HEAD}clientConnection: {{kubeconfig: ''}}\n");
+    let text = printed(&[], &[kubeadm("a", &[])], Some(file.as_bytes())).unwrap();
+    let read = document::read(text.as_bytes()).unwrap();
+    assert_eq!(
+        read["clientConnection"]["kubeconfig"],
+        "/etc/kubernetes/scheduler.conf"
+    );
 }
 
 #[test]
