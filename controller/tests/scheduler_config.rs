@@ -68,7 +68,22 @@ fn kubeadm(machine: &str, flags: &[&str]) -> RunningScheduler {
             "name": format!("kube-scheduler-{machine}"),
             "annotations": {"kubernetes.io/config.mirror": "hash"},
         },
-        "spec": {"containers": [{"name": "kube-scheduler", "command": command}]},
+        "spec": {
+            "containers": [{
+                "name": "kube-scheduler",
+                "command": command,
+                "volumeMounts": [
+                    {"name": "kubeconfig", "mountPath": "/etc/kubernetes/scheduler.conf"},
+                    {"name": "scheduler", "mountPath": "/etc/kubernetes/scheduler"},
+                    {"name": "elsewhere", "mountPath": "/etc/scheduler"},
+                ],
+            }],
+            "volumes": [
+                {"name": "kubeconfig", "hostPath": {"path": "/etc/kubernetes/scheduler.conf"}},
+                {"name": "scheduler", "hostPath": {"path": "/etc/kubernetes/scheduler"}},
+                {"name": "elsewhere", "hostPath": {"path": "/srv/scheduler"}},
+            ],
+        },
     }))
     .unwrap();
     RunningScheduler::of(&pod)
@@ -198,6 +213,27 @@ fn what_is_printed_for_each_kind_of_control_plane_is_as_expected_to_the_letter()
     compare("managed", &guide::managed_control_plane());
 }
 
+/// What a pod calls its file is a path of the pod; the way to it is one of the machine.
+#[test]
+fn a_configuration_that_exists_is_replaced_where_the_machine_has_it() {
+    let file = format!("{HEAD}{CONNECTED}");
+    for (config, place) in [
+        (
+            "/etc/scheduler/own.yaml",
+            "in place of /srv/scheduler/own.yaml, which the pod reads already as /etc/scheduler/own.yaml.",
+        ),
+        (
+            "/own.yaml",
+            "in place of what the pod reads as /own.yaml, which it has from no directory of the machine.",
+        ),
+    ] {
+        let flag = format!("--config={config}");
+        let running = [kubeadm("a", &[&flag]), kubeadm("b", &[&flag])];
+        let text = printed(&[], &running, Some(file.as_bytes())).unwrap();
+        assert!(text.contains(place), "{text}");
+    }
+}
+
 /// Whatever was in the file is in the output, but for what Muster adds.
 #[test]
 fn what_exists_is_kept_to_the_last_field_that_nobody_here_knows() {
@@ -283,6 +319,16 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             ],
             SchedulersDiffer,
             "kube-scheduler-b: /other.conf",
+        ),
+        // One has the extender already: the file is no place on the machine of the other.
+        (
+            &[],
+            vec![
+                kubeadm("a", &["--config=/etc/kubernetes/own.yaml"]),
+                kubeadm("b", &[]),
+            ],
+            SchedulersDiffer,
+            "kube-scheduler-b: (none)",
         ),
         (
             &["--extender-url=https://muster-extender.muster-system.svc:443/scheduler"],

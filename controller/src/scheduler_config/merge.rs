@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::{
     Request, document, extender,
     refusal::{Reason, Refusal},
-    refused, running,
+    refused,
+    running::{self, RunningScheduler},
     target::{DEFAULT_SCHEDULER, SECOND_SCHEDULER, Target},
 };
 
@@ -38,20 +39,21 @@ pub fn document(request: &Request) -> Result<Value, Refusal> {
 
 /// A configuration of its own would take the place of one that is in use.
 fn keep_what_runs(request: &Request) -> Result<(), Refusal> {
-    let configured = request
-        .running
-        .iter()
-        .find_map(|scheduler| Some((&scheduler.pod, scheduler.config.as_ref()?)));
-    match configured {
-        Some((pod, file)) if request.existing.is_none() && request.target == Target::Kubeadm => {
-            refused(
-                Reason::ExistingConfiguration,
-                format!(
-                    "pod kube-system/{pod} is started with --config={file}, whose profiles and extenders would be lost; give that \
-                     file by --merge FILE, or on standard input by --merge -"
-                ),
-            )
-        }
+    if request.target != Target::Kubeadm {
+        return Ok(());
+    }
+    match running::configured(&request.running)? {
+        Some(RunningScheduler {
+            pod,
+            config: Some(file),
+            ..
+        }) if request.existing.is_none() => refused(
+            Reason::ExistingConfiguration,
+            format!(
+                "pod kube-system/{pod} is started with --config={file}, whose profiles and extenders would be lost; give that \
+                 file by --merge FILE, or on standard input by --merge -"
+            ),
+        ),
         _ => Ok(()),
     }
 }
