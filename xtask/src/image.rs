@@ -15,6 +15,7 @@ mod start;
 mod table;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -106,28 +107,39 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         rust: Rust::installed()?,
     };
     let mut built = Vec::new();
-    for platform in platforms {
+    for platform in ordered(platforms) {
         let filter = ["--locked", "--filter-platform", platform.target()];
+        let metadata = metadata::read(&root, &filter)?;
+        let target_directory = &metadata.target_directory;
+        let compiled = match &arguments.executables {
+            Some(directory) => Compiled::found(directory),
+            None => compile::compile(&root, target_directory, platform, &making.rust)?,
+        };
         built.push(Built {
             platform,
-            metadata: metadata::read(&root, &filter)?,
-            compiled: match &arguments.executables {
-                Some(directory) => Compiled::found(directory),
-                None => compile::compile(&root, platform, &making.rust)?,
-            },
+            compiled,
+            metadata,
         });
     }
-    let programs = if arguments.program.is_empty() {
-        PROGRAMS.iter().collect()
-    } else {
-        arguments.program.clone()
-    };
+    let named: BTreeSet<&str> = arguments
+        .program
+        .iter()
+        .map(|program| program.name)
+        .collect();
+    let is_wanted = |program: &&Program| named.is_empty() || named.contains(program.name);
     let mut rows = Vec::new();
-    for program in programs {
+    for program in PROGRAMS.iter().filter(is_wanted) {
         rows.extend(making.image(program, &built)?);
     }
     print!("{}", table::render(&rows, &arguments.output));
     Ok(())
+}
+
+/// Each once, in one order: the digest over all platforms does not hang on how they were named.
+fn ordered(mut platforms: Vec<Platform>) -> Vec<Platform> {
+    platforms.sort_unstable();
+    platforms.dedup();
+    platforms
 }
 
 impl Making<'_> {
@@ -252,6 +264,14 @@ mod tests {
         let (_, last) = prefix.rsplit_once('/').unwrap();
         let name = PROGRAMS[0].repository(&prefix);
         assert!(name.ends_with(&format!("/{last}-controller")), "{name}");
+    }
+
+    #[test]
+    fn an_image_has_each_platform_once_in_whatever_order_they_were_named() {
+        let (one, other) = (Platform::Amd64, Platform::Arm64);
+        for named in [vec![one, other], vec![other, one, other]] {
+            assert_eq!(ordered(named), [one, other]);
+        }
     }
 
     #[test]

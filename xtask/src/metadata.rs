@@ -1,6 +1,9 @@
 //! What `cargo metadata` says about the dependency graph.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -11,6 +14,9 @@ pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
     pub(crate) workspace_members: Vec<String>,
     pub(crate) resolve: Resolve,
+    /// Where cargo puts what it builds.
+    #[serde(default)]
+    pub(crate) target_directory: PathBuf,
 }
 
 /// A package of the graph.

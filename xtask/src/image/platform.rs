@@ -13,7 +13,7 @@ use super::libraries::SearchDirectory;
 
 /// A processor architecture; the system is Linux with glibc always, because the driver loads NVIDIA's library, which is
 /// linked to glibc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Platform {
     /// `linux/amd64`.
     Amd64,

@@ -56,6 +56,7 @@ fn graph() -> (Metadata, Vec<Artifact>) {
                 node("indirect", &[]),
             ],
         },
+        ..Metadata::default()
     };
     let artifact = |name: &str, kind: &str| Artifact {
         package_id: name.to_owned(),
