@@ -187,7 +187,14 @@ impl Making<'_> {
         let executable = built.compiled.executable(program.name)?;
         let directories = built.platform.library_directories();
         let libraries = libraries::closure(executable, program.loads, &directories)?;
-        let system = contents::packages_of(&libraries)?;
+        let linked = libraries.iter().map(|library| library.here.as_path());
+        let system = contents::sources_of(linked)?;
+        let archives = if program.tools.is_empty() {
+            Vec::new()
+        } else {
+            built.platform.static_archives()?
+        };
+        let archives = contents::sources_of(archives.iter().map(PathBuf::as_path))?;
         let bytes = fs::read(executable)?;
         let subject = Subject {
             program: program.name,
@@ -196,6 +203,7 @@ impl Making<'_> {
             created: &self.origin.created,
             rust: &self.rust.release,
             system: &system,
+            archives: &archives,
         };
         let sbom = sbom::spdx(
             &built.metadata,
@@ -203,7 +211,8 @@ impl Making<'_> {
             &subject,
         )?;
         let version = &find(&built.metadata, program)?.version;
-        let base = contents::base(&libraries, &system)?.pack()?;
+        let packages = [system.packages.as_slice(), archives.packages.as_slice()].concat();
+        let base = contents::base(&libraries, &packages)?.pack()?;
         let mut executables = Vec::new();
         for name in program.executables() {
             executables.push((name, built.compiled.executable(name)?));
