@@ -607,6 +607,35 @@ fn a_second_scheduler_never_shares_the_lease_of_the_first() {
     assert_eq!(read["leaderElection"]["resourceNamespace"], "muster-system");
 }
 
+/// Two that take the same pods allocate one device twice. In the pod of the controller the chart says which one runs.
+#[test]
+fn a_second_scheduler_that_runs_has_its_pods_to_itself() {
+    let running = [kubeadm("a", &[])];
+    let flags = ["--for=kubeadm", "--scheduler-name=gpus"];
+    let profiles = |flags: &[&str]| {
+        let text = printed(flags, &running, None).unwrap();
+        document::read(text.as_bytes()).unwrap()["profiles"].clone()
+    };
+    let (cluster, gpus) = ("default-scheduler", "gpus");
+    let both = json!([{"schedulerName": cluster}, {"schedulerName": gpus}]);
+    assert_eq!(profiles(&flags), both);
+    let beside = [flags[0], flags[1], "--second-scheduler"];
+    assert_eq!(profiles(&beside), json!([{"schedulerName": cluster}]));
+    let file = format!(
+        "{HEAD}{CONNECTED}profiles: [{{schedulerName: {cluster}}}, {{schedulerName: {gpus}}}]\n"
+    );
+    let refusal = printed(&beside, &running, Some(file.as_bytes())).unwrap_err();
+    assert_eq!(refusal.reason, Reason::SchedulerNameTaken);
+    assert!(
+        refusal.text.contains("scheduler.enabled=false"),
+        "{refusal}"
+    );
+    assert!(printed(&flags, &running, Some(file.as_bytes())).is_ok());
+    // Its own configuration has the name.
+    let own = ["--for=second", flags[1], "--second-scheduler"];
+    assert_eq!(profiles(&own), json!([{"schedulerName": gpus}]));
+}
+
 /// What the running scheduler is started with says it as well as for a file without the field.
 #[test]
 fn a_file_with_an_empty_kubeconfig_gets_that_of_the_running_scheduler() {

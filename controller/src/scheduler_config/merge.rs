@@ -112,9 +112,7 @@ fn profiles(document: &mut Value, request: &Request) -> Result<(), Refusal> {
         Target::Second => vec![second_name(request)],
         Target::Kubeadm | Target::Other | Target::Managed => vec![DEFAULT_SCHEDULER],
     };
-    if let Some(name) = request.settings.scheduler_name.as_deref() {
-        names.push(name);
-    }
+    names.extend(further_name(request));
     names.dedup();
     let profile = |name: &&str| json!({"schedulerName": name});
     document["profiles"] = names.iter().map(profile).collect();
@@ -135,6 +133,14 @@ fn numbers(document: &mut Value, request: &Request) {
             document[field] = json!(number);
         }
     }
+}
+
+/// The name that managed pods come to this scheduler by, besides its own. A second one that runs has its pods to itself.
+pub fn further_name(request: &Request) -> Option<&str> {
+    let settings = &request.settings;
+    let is_of_another = settings.second_scheduler && request.target.is_cluster_scheduler();
+    let name = settings.scheduler_name.as_deref();
+    name.filter(|_| !is_of_another)
 }
 
 /// The name that pods choose a second scheduler by.

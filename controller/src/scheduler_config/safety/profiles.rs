@@ -79,14 +79,25 @@ pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> 
             ),
         );
     }
+    let settings = &request.settings;
+    let seconds = settings.scheduler_name.as_deref();
+    let seconds = seconds.filter(|_| settings.second_scheduler && !second);
+    if let Some(name) = seconds.filter(|name| names.contains(name)) {
+        return refused(
+            Reason::SchedulerNameTaken,
+            format!(
+                "profiles have the schedulerName {name} of the second scheduler that runs: both take its pods, and give away the same \
+                 devices; take that profile out of the file, or end the second one before (scheduler.enabled=false)"
+            ),
+        );
+    }
     let needed = if second {
         merge::second_name(request)
     } else {
         DEFAULT_SCHEDULER
     };
-    let named = request.settings.scheduler_name.as_deref();
     match std::iter::once(needed)
-        .chain(named)
+        .chain(merge::further_name(request))
         .find(|name| !names.contains(name))
     {
         Some(missing) => refused(
