@@ -106,6 +106,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         origin: Origin::of(&root)?,
         rust: Rust::installed()?,
     };
+    create_output(&arguments.output)?;
     let mut built = Vec::new();
     for platform in ordered(platforms) {
         let filter = ["--locked", "--filter-platform", platform.target()];
@@ -132,6 +133,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         rows.extend(making.image(program, &built)?);
     }
     print!("{}", table::render(&rows, &arguments.output));
+    Ok(())
+}
+
+/// Makes the directory where there is none, as one that git does not look into: images of before that lie in the repository are no
+/// difference from its commit, and change no label.
+fn create_output(directory: &Path) -> Result<()> {
+    let context = || format!("creating {}", directory.display());
+    fs::create_dir_all(directory).with_context(context)?;
+    let is_empty = fs::read_dir(directory)
+        .with_context(context)?
+        .next()
+        .is_none();
+    if is_empty {
+        fs::write(directory.join(".gitignore"), "*\n").with_context(context)?;
+    }
     Ok(())
 }
 
@@ -265,7 +281,35 @@ fn chart_repository(root: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn images_that_lie_in_the_repository_are_no_difference_from_its_commit() {
+        let repository = tempfile::tempdir().unwrap();
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git")
+                .args(arguments)
+                .current_dir(repository.path())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        git(&["init", "--quiet"]);
+        let ours = repository.path().join("images/here");
+        create_output(&ours).unwrap();
+        fs::write(ours.join("image.tar"), "image").unwrap();
+        assert_eq!(git(&["status", "--porcelain"]), "");
+
+        // What somebody has written there is looked at as before.
+        let others = repository.path().join("others");
+        fs::create_dir(&others).unwrap();
+        fs::write(others.join("source.rs"), "source").unwrap();
+        create_output(&others).unwrap();
+        assert_eq!(git(&["status", "--porcelain"]), "?? others/\n");
+    }
 
     #[test]
     fn images_have_the_names_that_the_chart_pulls() {
