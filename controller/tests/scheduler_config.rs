@@ -607,6 +607,35 @@ fn a_second_scheduler_never_shares_the_lease_of_the_first() {
     assert_eq!(read["leaderElection"]["resourceNamespace"], "muster-system");
 }
 
+/// Hardened control planes switch profiling off by a flag, which kube-scheduler ignores beside a file.
+#[test]
+fn what_flags_say_that_are_ignored_from_now_on_stands_in_the_file() {
+    let profiling = |flags: &[&str], fields: Option<&str>| {
+        let file = fields.map(|fields| format!("{HEAD}{CONNECTED}{fields}\n"));
+        let running = [kubeadm("a", flags), kubeadm("b", flags)];
+        let text = printed(&[], &running, file.as_deref().map(str::as_bytes)).unwrap();
+        let read = document::read(text.as_bytes()).unwrap();
+        (
+            read["enableProfiling"].clone(),
+            read["enableContentionProfiling"].clone(),
+        )
+    };
+    let (off, on) = (json!(false), json!(true));
+    let unsaid = || (Value::Null, Value::Null);
+    assert_eq!(profiling(&[], None), unsaid());
+    let flags = ["--profiling=false"];
+    assert_eq!(profiling(&flags, None), (off.clone(), Value::Null));
+    let flags = ["--profiling", "--contention-profiling=false"];
+    assert_eq!(profiling(&flags, None), (on.clone(), off));
+    // What the file says is what was meant for it.
+    let flags = ["--profiling=false"];
+    let said = profiling(&flags, Some("enableProfiling: true"));
+    assert_eq!(said, (on, Value::Null));
+    // It ignores them already.
+    let flags = ["--profiling=false", "--config=/etc/kubernetes/own.yaml"];
+    assert_eq!(profiling(&flags, Some("")), unsaid());
+}
+
 /// Two that take the same pods allocate one device twice. In the pod of the controller the chart says which one runs.
 #[test]
 fn a_second_scheduler_that_runs_has_its_pods_to_itself() {

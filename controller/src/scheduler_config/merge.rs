@@ -26,6 +26,7 @@ pub fn document(request: &Request) -> Result<Value, Refusal> {
     leader_election(&mut document, request)?;
     profiles(&mut document, request)?;
     numbers(&mut document, request);
+    flags(&mut document, request);
     let ours = extender::entry(
         &request.endpoint,
         &request.certificates,
@@ -131,6 +132,32 @@ fn numbers(document: &mut Value, request: &Request) {
     ] {
         if let Some(number) = given {
             document[field] = json!(number);
+        }
+    }
+}
+
+/// Flags that kube-scheduler ignores once it is given a configuration: what they say goes into its first one.
+fn flags(document: &mut Value, request: &Request) {
+    let mut running = request.running.iter();
+    if request.target != Target::Kubeadm || running.any(|scheduler| scheduler.config.is_some()) {
+        return;
+    }
+    let said = |flag: fn(&RunningScheduler) -> Option<bool>| {
+        let said = request.running.iter().filter_map(flag);
+        // Whoever switches it off on one machine has a reason that holds for all.
+        said.reduce(|one, other| one && other)
+    };
+    for (field, said) in [
+        ("enableProfiling", said(|scheduler| scheduler.profiling)),
+        (
+            "enableContentionProfiling",
+            said(|scheduler| scheduler.contention_profiling),
+        ),
+    ] {
+        if let Some(said) = said
+            && document[field].is_null()
+        {
+            document[field] = json!(said);
         }
     }
 }

@@ -27,6 +27,10 @@ pub struct RunningScheduler {
     pub kubeconfig: Option<String>,
     /// `--leader-elect`, which holds beside `--config` too.
     pub leader_elect: Option<bool>,
+    /// `--profiling`, which it ignores beside `--config`.
+    pub profiling: Option<bool>,
+    /// `--contention-profiling`, which it ignores likewise.
+    pub contention_profiling: Option<bool>,
 }
 
 impl RunningScheduler {
@@ -45,7 +49,9 @@ impl RunningScheduler {
                 .zip(config)
                 .and_then(|(pod, path)| on_machine(pod, path)),
             kubeconfig: flag(&words, "kubeconfig").map(str::to_owned),
-            leader_elect: leader_elect(&words),
+            leader_elect: truth(&words, "leader-elect"),
+            profiling: truth(&words, "profiling"),
+            contention_profiling: truth(&words, "contention-profiling"),
         }
     }
 }
@@ -168,17 +174,14 @@ pub(crate) fn items<'a>(words: &[&'a str], name: &str) -> Vec<&'a str> {
     items.map(str::trim).collect()
 }
 
-/// A flag of truth needs no value.
-fn leader_elect(words: &[&str]) -> Option<bool> {
+/// The value of `--NAME` or `--NAME=VALUE`: a flag of truth needs none.
+fn truth(words: &[&str], name: &str) -> Option<bool> {
     let mut value = None;
-    for word in words {
-        match word.strip_prefix("--leader-elect") {
-            Some("") => value = Some(true),
-            Some(text) if text.starts_with('=') => {
-                value = Some(matches!(
-                    &text[1..],
-                    "1" | "t" | "T" | "true" | "TRUE" | "True"
-                ));
+    for flag in words.iter().filter_map(|word| word.strip_prefix("--")) {
+        match flag.split_once('=') {
+            None if flag == name => value = Some(true),
+            Some((found, text)) if found == name => {
+                value = Some(matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
             }
             _ => {}
         }
@@ -221,12 +224,19 @@ mod tests {
                 config_on_machine: None,
                 kubeconfig: Some("/etc/kubernetes/scheduler.conf".to_owned()),
                 leader_elect: Some(true),
+                profiling: None,
+                contention_profiling: None,
             }
         );
         let apart = RunningScheduler::of(&pod("b", &["--config", "/a.yaml", "--leader-elect"]));
         assert_eq!(apart.config.as_deref(), Some("/a.yaml"));
         assert_eq!(apart.leader_elect, Some(true));
         assert_eq!(apart.kubeconfig, None);
+        let hardened = RunningScheduler::of(&pod("b", &["--profiling=false"]));
+        assert_eq!(
+            (hardened.profiling, hardened.contention_profiling),
+            (Some(false), None)
+        );
         let last = RunningScheduler::of(&pod("c", &["--config=/a", "--config=", "--config"]));
         assert_eq!(last.config, None);
     }
