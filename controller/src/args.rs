@@ -444,6 +444,10 @@ pub struct SchedulerConfigArgs {
     #[arg(long, env = "MUSTER_SCHEDULER_NAME", value_name = "NAME")]
     pub scheduler_name: Option<String>,
 
+    /// A second scheduler of that name runs, as the chart says: no profile of the cluster's own may take its pods too.
+    #[arg(long, env = "MUSTER_SECOND_SCHEDULER")]
+    pub second_scheduler: bool,
+
     /// Whether several of these schedulers elect a leader; true without.
     #[arg(long)]
     pub leader_elect: Option<bool>,
@@ -485,6 +489,7 @@ impl SchedulerConfigArgs {
             kubeconfig: self.scheduler_kubeconfig.clone(),
             in_cluster: self.in_cluster,
             scheduler_name: self.scheduler_name.clone().filter(|name| !name.is_empty()),
+            second_scheduler: self.second_scheduler,
             leader_elect: self.leader_elect,
             parallelism: self.parallelism,
             qps: self.qps,

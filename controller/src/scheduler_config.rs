@@ -71,6 +71,8 @@ pub struct Settings {
     pub in_cluster: bool,
     /// The scheduler that the webhook writes into managed pods.
     pub scheduler_name: Option<String>,
+    /// Whether a second scheduler of that name runs.
+    pub second_scheduler: bool,
     /// Whether several of it elect a leader.
     pub leader_elect: Option<bool>,
     /// Nodes that are looked at in parallel.

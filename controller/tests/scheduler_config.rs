@@ -68,7 +68,22 @@ fn kubeadm(machine: &str, flags: &[&str]) -> RunningScheduler {
             "name": format!("kube-scheduler-{machine}"),
             "annotations": {"kubernetes.io/config.mirror": "hash"},
         },
-        "spec": {"containers": [{"name": "kube-scheduler", "command": command}]},
+        "spec": {
+            "containers": [{
+                "name": "kube-scheduler",
+                "command": command,
+                "volumeMounts": [
+                    {"name": "kubeconfig", "mountPath": "/etc/kubernetes/scheduler.conf"},
+                    {"name": "scheduler", "mountPath": "/etc/kubernetes/scheduler"},
+                    {"name": "elsewhere", "mountPath": "/etc/scheduler"},
+                ],
+            }],
+            "volumes": [
+                {"name": "kubeconfig", "hostPath": {"path": "/etc/kubernetes/scheduler.conf"}},
+                {"name": "scheduler", "hostPath": {"path": "/etc/kubernetes/scheduler"}},
+                {"name": "elsewhere", "hostPath": {"path": "/srv/scheduler"}},
+            ],
+        },
     }))
     .unwrap();
     RunningScheduler::of(&pod)
@@ -198,6 +213,27 @@ fn what_is_printed_for_each_kind_of_control_plane_is_as_expected_to_the_letter()
     compare("managed", &guide::managed_control_plane());
 }
 
+/// What a pod calls its file is a path of the pod; the way to it is one of the machine.
+#[test]
+fn a_configuration_that_exists_is_replaced_where_the_machine_has_it() {
+    let file = format!("{HEAD}{CONNECTED}");
+    for (config, place) in [
+        (
+            "/etc/scheduler/own.yaml",
+            "in place of /srv/scheduler/own.yaml, which the pod reads already as /etc/scheduler/own.yaml.",
+        ),
+        (
+            "/own.yaml",
+            "in place of what the pod reads as /own.yaml, which it has from no directory of the machine.",
+        ),
+    ] {
+        let flag = format!("--config={config}");
+        let running = [kubeadm("a", &[&flag]), kubeadm("b", &[&flag])];
+        let text = printed(&[], &running, Some(file.as_bytes())).unwrap();
+        assert!(text.contains(place), "{text}");
+    }
+}
+
 /// Whatever was in the file is in the output, but for what Muster adds.
 #[test]
 fn what_exists_is_kept_to_the_last_field_that_nobody_here_knows() {
@@ -238,6 +274,10 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
         ..RunningScheduler::default()
     }];
     let not_electing = |machine| kubeadm(machine, &["--leader-elect=false"]);
+    let unflagged = |machine| RunningScheduler {
+        leader_elect: None,
+        ..kubeadm(machine, &[])
+    };
     let cases: Vec<(&[&str], Vec<RunningScheduler>, Reason, &str)> = vec![
         (&[], vec![], SchedulerNotFound, "--for managed"),
         (&["--for=kubeadm"], vec![], SchedulerNotFound, "--for other"),
@@ -280,6 +320,16 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             SchedulersDiffer,
             "kube-scheduler-b: /other.conf",
         ),
+        // One has the extender already: the file is no place on the machine of the other.
+        (
+            &[],
+            vec![
+                kubeadm("a", &["--config=/etc/kubernetes/own.yaml"]),
+                kubeadm("b", &[]),
+            ],
+            SchedulersDiffer,
+            "kube-scheduler-b: (none)",
+        ),
         (
             &["--extender-url=https://muster-extender.muster-system.svc:443/scheduler"],
             one.clone(),
@@ -308,7 +358,20 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             &["--leader-elect=false"],
             vec![not_electing("a"), not_electing("b")],
             SeveralActive,
-            "2 schedulers",
+            "take that flag from it",
+        ),
+        // One of two is enough: it takes pods without waiting for the lease of the other.
+        (
+            &[],
+            vec![kubeadm("a", &[]), not_electing("b")],
+            SeveralActive,
+            "kube-scheduler-b is started with --leader-elect=false and 2 schedulers",
+        ),
+        (
+            &["--leader-elect=false"],
+            vec![unflagged("a"), unflagged("b")],
+            SeveralActive,
+            "say --leader-elect=true",
         ),
         (
             &["--tls-files=muster"],
@@ -317,6 +380,13 @@ fn what_would_leave_the_cluster_without_scheduling_is_refused_and_the_refusal_sa
             "absolute path",
         ),
         (&["--weight=0"], one.clone(), InvalidField, "at least 1"),
+        // An int32 of kube-scheduler.
+        (
+            &["--burst=3000000000"],
+            one.clone(),
+            InvalidField,
+            "clientConnection.burst 3000000000",
+        ),
         (
             &["--parallelism=0"],
             one.clone(),
@@ -419,9 +489,43 @@ fn a_file_with_which_the_scheduler_would_not_start_or_muster_would_not_work_is_r
         (with("profiles: {}"), InvalidField, "profiles"),
         (with("profiles: [7]"), InvalidField, "profiles[0]"),
         (
-            with("profiles: [{}, {schedulerName: default-scheduler}]"),
+            with("profiles: [{schedulerName: own}, {schedulerName: own}]"),
             InvalidField,
             "two of it",
+        ),
+        // kube-scheduler names a profile only if that is the only one.
+        (
+            with("profiles: [{}, {schedulerName: own}]"),
+            InvalidField,
+            "profiles[0].schedulerName",
+        ),
+        (
+            with("profiles: [{schedulerName: default-scheduler}, {schedulerName: ''}]"),
+            InvalidField,
+            "profiles[1].schedulerName",
+        ),
+        (
+            with(
+                "profiles: [{schedulerName: default-scheduler}, {schedulerName: own, plugins: {queueSort: {enabled: [{name: \
+                 Own}], disabled: [{name: '*'}]}}}]",
+            ),
+            InvalidField,
+            "profiles[1].plugins.queueSort",
+        ),
+        (
+            with("profiles: [{percentageOfNodesToScore: 101}]"),
+            InvalidField,
+            "profiles[0].percentageOfNodesToScore 101",
+        ),
+        (
+            format!("{HEAD}clientConnection: {{burst: -1}}"),
+            InvalidField,
+            "clientConnection.burst -1",
+        ),
+        (
+            format!("{HEAD}clientConnection: {{burst: 1.5}}"),
+            InvalidField,
+            "clientConnection.burst 1.5",
         ),
         (with("extenders: none"), InvalidField, "extenders"),
         (with("extenders: [null]"), InvalidField, "extenders[0]"),
@@ -495,6 +599,82 @@ fn a_second_scheduler_never_shares_the_lease_of_the_first() {
     let refusal = printed(&flags, &[], Some(lease("kube-scheduler").as_bytes())).unwrap_err();
     assert_eq!(refusal.reason, Reason::SharedLease);
     assert!(printed(&flags, &[], Some(lease("own").as_bytes())).is_ok());
+    // Empty is the lease of the first for kube-scheduler.
+    let empty = format!("{HEAD}leaderElection: {{resourceName: '', resourceNamespace: ''}}\n");
+    let text = printed(&flags, &[], Some(empty.as_bytes())).unwrap();
+    let read = document::read(text.as_bytes()).unwrap();
+    assert_eq!(read["leaderElection"]["resourceName"], "muster-scheduler");
+    assert_eq!(read["leaderElection"]["resourceNamespace"], "muster-system");
+}
+
+/// Hardened control planes switch profiling off by a flag, which kube-scheduler ignores beside a file.
+#[test]
+fn what_flags_say_that_are_ignored_from_now_on_stands_in_the_file() {
+    let profiling = |flags: &[&str], fields: Option<&str>| {
+        let file = fields.map(|fields| format!("{HEAD}{CONNECTED}{fields}\n"));
+        let running = [kubeadm("a", flags), kubeadm("b", flags)];
+        let text = printed(&[], &running, file.as_deref().map(str::as_bytes)).unwrap();
+        let read = document::read(text.as_bytes()).unwrap();
+        (
+            read["enableProfiling"].clone(),
+            read["enableContentionProfiling"].clone(),
+        )
+    };
+    let (off, on) = (json!(false), json!(true));
+    let unsaid = || (Value::Null, Value::Null);
+    assert_eq!(profiling(&[], None), unsaid());
+    let flags = ["--profiling=false"];
+    assert_eq!(profiling(&flags, None), (off.clone(), Value::Null));
+    let flags = ["--profiling", "--contention-profiling=false"];
+    assert_eq!(profiling(&flags, None), (on.clone(), off));
+    // What the file says is what was meant for it.
+    let flags = ["--profiling=false"];
+    let said = profiling(&flags, Some("enableProfiling: true"));
+    assert_eq!(said, (on, Value::Null));
+    // It ignores them already.
+    let flags = ["--profiling=false", "--config=/etc/kubernetes/own.yaml"];
+    assert_eq!(profiling(&flags, Some("")), unsaid());
+}
+
+/// Two that take the same pods allocate one device twice. In the pod of the controller the chart says which one runs.
+#[test]
+fn a_second_scheduler_that_runs_has_its_pods_to_itself() {
+    let running = [kubeadm("a", &[])];
+    let flags = ["--for=kubeadm", "--scheduler-name=gpus"];
+    let profiles = |flags: &[&str]| {
+        let text = printed(flags, &running, None).unwrap();
+        document::read(text.as_bytes()).unwrap()["profiles"].clone()
+    };
+    let (cluster, gpus) = ("default-scheduler", "gpus");
+    let both = json!([{"schedulerName": cluster}, {"schedulerName": gpus}]);
+    assert_eq!(profiles(&flags), both);
+    let beside = [flags[0], flags[1], "--second-scheduler"];
+    assert_eq!(profiles(&beside), json!([{"schedulerName": cluster}]));
+    let file = format!(
+        "{HEAD}{CONNECTED}profiles: [{{schedulerName: {cluster}}}, {{schedulerName: {gpus}}}]\n"
+    );
+    let refusal = printed(&beside, &running, Some(file.as_bytes())).unwrap_err();
+    assert_eq!(refusal.reason, Reason::SchedulerNameTaken);
+    assert!(
+        refusal.text.contains("scheduler.enabled=false"),
+        "{refusal}"
+    );
+    assert!(printed(&flags, &running, Some(file.as_bytes())).is_ok());
+    // Its own configuration has the name.
+    let own = ["--for=second", flags[1], "--second-scheduler"];
+    assert_eq!(profiles(&own), json!([{"schedulerName": gpus}]));
+}
+
+/// What the running scheduler is started with says it as well as for a file without the field.
+#[test]
+fn a_file_with_an_empty_kubeconfig_gets_that_of_the_running_scheduler() {
+    let file = format!("{HEAD}clientConnection: {{kubeconfig: ''}}\n");
+    let text = printed(&[], &[kubeadm("a", &[])], Some(file.as_bytes())).unwrap();
+    let read = document::read(text.as_bytes()).unwrap();
+    assert_eq!(
+        read["clientConnection"]["kubeconfig"],
+        "/etc/kubernetes/scheduler.conf"
+    );
 }
 
 #[test]

@@ -173,6 +173,7 @@ mod tests {
             resolve: Resolve {
                 nodes: vec![node("user", vec![id.clone()]), node(&id, Vec::new())],
             },
+            ..Metadata::default()
         }
     }
 

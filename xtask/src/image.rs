@@ -15,6 +15,7 @@ mod start;
 mod table;
 
 use std::{
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -105,29 +106,56 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         origin: Origin::of(&root)?,
         rust: Rust::installed()?,
     };
+    create_output(&arguments.output)?;
     let mut built = Vec::new();
-    for platform in platforms {
+    for platform in ordered(platforms) {
         let filter = ["--locked", "--filter-platform", platform.target()];
+        let metadata = metadata::read(&root, &filter)?;
+        let target_directory = &metadata.target_directory;
+        let compiled = match &arguments.executables {
+            Some(directory) => Compiled::found(directory),
+            None => compile::compile(&root, target_directory, platform, &making.rust)?,
+        };
         built.push(Built {
             platform,
-            metadata: metadata::read(&root, &filter)?,
-            compiled: match &arguments.executables {
-                Some(directory) => Compiled::found(directory),
-                None => compile::compile(&root, platform, &making.rust)?,
-            },
+            compiled,
+            metadata,
         });
     }
-    let programs = if arguments.program.is_empty() {
-        PROGRAMS.iter().collect()
-    } else {
-        arguments.program.clone()
-    };
+    let named: BTreeSet<&str> = arguments
+        .program
+        .iter()
+        .map(|program| program.name)
+        .collect();
+    let is_wanted = |program: &&Program| named.is_empty() || named.contains(program.name);
     let mut rows = Vec::new();
-    for program in programs {
+    for program in PROGRAMS.iter().filter(is_wanted) {
         rows.extend(making.image(program, &built)?);
     }
     print!("{}", table::render(&rows, &arguments.output));
     Ok(())
+}
+
+/// Makes the directory where there is none, as one that git does not look into: images of before that lie in the repository are no
+/// difference from its commit, and change no label.
+fn create_output(directory: &Path) -> Result<()> {
+    let context = || format!("creating {}", directory.display());
+    fs::create_dir_all(directory).with_context(context)?;
+    let is_empty = fs::read_dir(directory)
+        .with_context(context)?
+        .next()
+        .is_none();
+    if is_empty {
+        fs::write(directory.join(".gitignore"), "*\n").with_context(context)?;
+    }
+    Ok(())
+}
+
+/// Each once, in one order: the digest over all platforms does not hang on how they were named.
+fn ordered(mut platforms: Vec<Platform>) -> Vec<Platform> {
+    platforms.sort_unstable();
+    platforms.dedup();
+    platforms
 }
 
 impl Making<'_> {
@@ -175,7 +203,14 @@ impl Making<'_> {
         let executable = built.compiled.executable(program.name)?;
         let directories = built.platform.library_directories();
         let libraries = libraries::closure(executable, program.loads, &directories)?;
-        let system = contents::packages_of(&libraries)?;
+        let linked = libraries.iter().map(|library| library.here.as_path());
+        let system = contents::sources_of(linked)?;
+        let archives = if program.tools.is_empty() {
+            Vec::new()
+        } else {
+            built.platform.static_archives()?
+        };
+        let archives = contents::sources_of(archives.iter().map(PathBuf::as_path))?;
         let bytes = fs::read(executable)?;
         let subject = Subject {
             program: program.name,
@@ -184,6 +219,7 @@ impl Making<'_> {
             created: &self.origin.created,
             rust: &self.rust.release,
             system: &system,
+            archives: &archives,
         };
         let sbom = sbom::spdx(
             &built.metadata,
@@ -191,7 +227,8 @@ impl Making<'_> {
             &subject,
         )?;
         let version = &find(&built.metadata, program)?.version;
-        let base = contents::base(&libraries, &system)?.pack()?;
+        let packages = [system.packages.as_slice(), archives.packages.as_slice()].concat();
+        let base = contents::base(&libraries, &packages)?.pack()?;
         let mut executables = Vec::new();
         for name in program.executables() {
             executables.push((name, built.compiled.executable(name)?));
@@ -244,7 +281,35 @@ fn chart_repository(root: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
+
+    #[test]
+    fn images_that_lie_in_the_repository_are_no_difference_from_its_commit() {
+        let repository = tempfile::tempdir().unwrap();
+        let git = |arguments: &[&str]| {
+            let output = Command::new("git")
+                .args(arguments)
+                .current_dir(repository.path())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        git(&["init", "--quiet"]);
+        let ours = repository.path().join("images/here");
+        create_output(&ours).unwrap();
+        fs::write(ours.join("image.tar"), "image").unwrap();
+        assert_eq!(git(&["status", "--porcelain"]), "");
+
+        // What somebody has written there is looked at as before.
+        let others = repository.path().join("others");
+        fs::create_dir(&others).unwrap();
+        fs::write(others.join("source.rs"), "source").unwrap();
+        create_output(&others).unwrap();
+        assert_eq!(git(&["status", "--porcelain"]), "?? others/\n");
+    }
 
     #[test]
     fn images_have_the_names_that_the_chart_pulls() {
@@ -252,6 +317,14 @@ mod tests {
         let (_, last) = prefix.rsplit_once('/').unwrap();
         let name = PROGRAMS[0].repository(&prefix);
         assert!(name.ends_with(&format!("/{last}-controller")), "{name}");
+    }
+
+    #[test]
+    fn an_image_has_each_platform_once_in_whatever_order_they_were_named() {
+        let (one, other) = (Platform::Amd64, Platform::Arm64);
+        for named in [vec![one, other], vec![other, one, other]] {
+            assert_eq!(ordered(named), [one, other]);
+        }
     }
 
     #[test]

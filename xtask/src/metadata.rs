@@ -1,6 +1,6 @@
 //! What `cargo metadata` says about the dependency graph.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
@@ -13,6 +13,9 @@ pub(crate) struct Metadata {
     pub(crate) packages: Vec<Package>,
     pub(crate) workspace_members: Vec<String>,
     pub(crate) resolve: Resolve,
+    /// Where cargo puts what it builds.
+    #[serde(default)]
+    pub(crate) target_directory: PathBuf,
 }
 
 /// A package of the graph.

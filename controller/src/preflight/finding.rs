@@ -88,6 +88,8 @@ reasons! {
         OtherExtenderManagesDevices,
         /// Pods are given a scheduler of which no profile is there.
         ProfileMissing,
+        /// The cluster's own scheduler takes pods of the chart's, too.
+        SchedulerNameTaken,
         /// The extender is not called for what it is there for.
         ExtenderVerbMissing,
         /// The extender and kube-scheduler do not accept each other's certificates.

@@ -389,22 +389,32 @@ fn of_other(entry: &Value, place: &str, devices: &ManagedPods) -> Vec<Finding> {
 }
 
 fn of_profiles(document: &Value, installation: Option<&Installation>) -> Option<Finding> {
-    // The chart's own has the profile that it needs.
-    let installed = installation.filter(|installed| !installed.has_scheduler)?;
+    let installed = installation?;
     let wanted = installed.scheduler_name.as_deref()?;
     let profiles = document["profiles"].as_array();
     let profiles = profiles.map_or(&[][..], Vec::as_slice);
-    let is_there = if profiles.is_empty() {
-        // kube-scheduler makes one.
-        wanted == DEFAULT_SCHEDULER
-    } else {
-        let named = |profile: &Value| {
-            let name = profile["schedulerName"].as_str();
-            name.unwrap_or(DEFAULT_SCHEDULER) == wanted
-        };
-        profiles.iter().any(named)
+    let has = |wanted: &str| {
+        let mut names = profiles.iter().map(|profile| {
+            profile["schedulerName"]
+                .as_str()
+                .unwrap_or(DEFAULT_SCHEDULER)
+        });
+        // Without any, kube-scheduler makes one.
+        names.any(|name| name == wanted) || (profiles.is_empty() && wanted == DEFAULT_SCHEDULER)
     };
-    if is_there {
+    // A file without the default name may be that of the chart's own, which has the profile that it needs.
+    if installed.has_scheduler && has(wanted) && has(DEFAULT_SCHEDULER) {
+        return Some(Finding::new(
+            Reason::SchedulerNameTaken,
+            "profiles",
+            format!(
+                "one has the schedulerName {wanted}, by which managed pods go to the chart's own kube-scheduler: both take them, and give \
+                 one device away twice"
+            ),
+            "Take that profile out, or set scheduler.enabled=false",
+        ));
+    }
+    if installed.has_scheduler || has(wanted) {
         return None;
     }
     Some(Finding::new(
@@ -646,6 +656,11 @@ mod tests {
         default.scheduler_name = Some("default-scheduler".to_owned());
         let mut no_profile = document(&[entry()]);
         no_profile["profiles"] = json!([]);
+        let mut both_names = document(&[entry()]);
+        both_names["profiles"] =
+            json!([{"schedulerName": "default-scheduler"}, {"schedulerName": "gangs"}]);
+        let mut only_its_own = document(&[entry()]);
+        only_its_own["profiles"] = json!([{"schedulerName": "gangs"}]);
         let mut unnamed = document(&[entry()]);
         unnamed["profiles"] = json!([{"percentageOfNodesToScore": 50}]);
         for (document, installation, expected) in [
@@ -679,7 +694,9 @@ mod tests {
                 ExtenderNotInstalled,
             ),
             (document(&[]), with_own.clone(), Passed),
-            (document(&[entry()]), with_own, Passed),
+            (document(&[entry()]), with_own.clone(), Passed),
+            (both_names, with_own.clone(), SchedulerNameTaken),
+            (only_its_own, with_own, Passed),
             (no_profile, second.clone(), ProfileMissing),
             (unnamed, default, Passed),
             (

@@ -107,10 +107,10 @@ pub fn list<'a>(document: &'a Value, field: &str) -> Result<&'a [Value], Refusal
     }
 }
 
-/// Sets a field that is not there, or is null.
+/// Sets a field that is not there, is null, or is empty: kube-scheduler takes an empty text for one that is not there.
 pub fn set_absent(map: &mut Map<String, Value>, field: &str, value: Value) {
     let entry = map.entry(field).or_insert(Value::Null);
-    if entry.is_null() {
+    if entry.is_null() || entry.as_str() == Some("") {
         *entry = value;
     }
 }

@@ -56,12 +56,19 @@ fn kubeadm(request: &Request) -> String {
     let configured = request
         .running
         .iter()
-        .find_map(|found| found.config.as_deref());
-    if let Some(file) = configured {
+        .find_map(|found| Some((found.config.as_deref()?, found.config_on_machine.as_deref())));
+    if let Some((file, on_machine)) = configured {
+        let place = match on_machine {
+            Some(place) if place == file => format!("{place}, which the pod reads already"),
+            Some(place) => format!("{place}, which the pod reads already as {file}"),
+            None => format!(
+                "what the pod reads as {file}, which it has from no directory of the machine"
+            ),
+        };
         let _ = write!(
             text,
             "\n\
-            1. On every machine of the control plane, put this in place of {file}, which the pod reads already.\n\
+            1. On every machine of the control plane, put this in place of {place}.\n\
             2. Have the pod start again: move /etc/kubernetes/manifests/kube-scheduler.yaml away, wait until the pod is gone, and\n\
             \x20  move it back. One machine after the other.\n"
         );

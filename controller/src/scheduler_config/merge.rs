@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use super::{
     Request, document, extender,
     refusal::{Reason, Refusal},
-    refused, running,
+    refused,
+    running::{self, RunningScheduler},
     target::{DEFAULT_SCHEDULER, SECOND_SCHEDULER, Target},
 };
 
@@ -25,6 +26,7 @@ pub fn document(request: &Request) -> Result<Value, Refusal> {
     leader_election(&mut document, request)?;
     profiles(&mut document, request)?;
     numbers(&mut document, request);
+    flags(&mut document, request);
     let ours = extender::entry(
         &request.endpoint,
         &request.certificates,
@@ -38,20 +40,21 @@ pub fn document(request: &Request) -> Result<Value, Refusal> {
 
 /// A configuration of its own would take the place of one that is in use.
 fn keep_what_runs(request: &Request) -> Result<(), Refusal> {
-    let configured = request
-        .running
-        .iter()
-        .find_map(|scheduler| Some((&scheduler.pod, scheduler.config.as_ref()?)));
-    match configured {
-        Some((pod, file)) if request.existing.is_none() && request.target == Target::Kubeadm => {
-            refused(
-                Reason::ExistingConfiguration,
-                format!(
-                    "pod kube-system/{pod} is started with --config={file}, whose profiles and extenders would be lost; give that \
-                     file by --merge FILE, or on standard input by --merge -"
-                ),
-            )
-        }
+    if request.target != Target::Kubeadm {
+        return Ok(());
+    }
+    match running::configured(&request.running)? {
+        Some(RunningScheduler {
+            pod,
+            config: Some(file),
+            ..
+        }) if request.existing.is_none() => refused(
+            Reason::ExistingConfiguration,
+            format!(
+                "pod kube-system/{pod} is started with --config={file}, whose profiles and extenders would be lost; give that \
+                 file by --merge FILE, or on standard input by --merge -"
+            ),
+        ),
         _ => Ok(()),
     }
 }
@@ -110,9 +113,7 @@ fn profiles(document: &mut Value, request: &Request) -> Result<(), Refusal> {
         Target::Second => vec![second_name(request)],
         Target::Kubeadm | Target::Other | Target::Managed => vec![DEFAULT_SCHEDULER],
     };
-    if let Some(name) = request.settings.scheduler_name.as_deref() {
-        names.push(name);
-    }
+    names.extend(further_name(request));
     names.dedup();
     let profile = |name: &&str| json!({"schedulerName": name});
     document["profiles"] = names.iter().map(profile).collect();
@@ -133,6 +134,40 @@ fn numbers(document: &mut Value, request: &Request) {
             document[field] = json!(number);
         }
     }
+}
+
+/// Flags that kube-scheduler ignores once it is given a configuration: what they say goes into its first one.
+fn flags(document: &mut Value, request: &Request) {
+    let mut running = request.running.iter();
+    if request.target != Target::Kubeadm || running.any(|scheduler| scheduler.config.is_some()) {
+        return;
+    }
+    let said = |flag: fn(&RunningScheduler) -> Option<bool>| {
+        let said = request.running.iter().filter_map(flag);
+        // Whoever switches it off on one machine has a reason that holds for all.
+        said.reduce(|one, other| one && other)
+    };
+    for (field, said) in [
+        ("enableProfiling", said(|scheduler| scheduler.profiling)),
+        (
+            "enableContentionProfiling",
+            said(|scheduler| scheduler.contention_profiling),
+        ),
+    ] {
+        if let Some(said) = said
+            && document[field].is_null()
+        {
+            document[field] = json!(said);
+        }
+    }
+}
+
+/// The name that managed pods come to this scheduler by, besides its own. A second one that runs has its pods to itself.
+pub fn further_name(request: &Request) -> Option<&str> {
+    let settings = &request.settings;
+    let is_of_another = settings.second_scheduler && request.target.is_cluster_scheduler();
+    let name = settings.scheduler_name.as_deref();
+    name.filter(|_| !is_of_another)
 }
 
 /// The name that pods choose a second scheduler by.

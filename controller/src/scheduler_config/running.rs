@@ -1,5 +1,7 @@
 //! The cluster's own kube-scheduler, as its pods say that it is started.
 
+use std::path::{Path, PathBuf};
+
 use k8s_openapi::api::core::v1::{Pod, PodSpec};
 
 use super::{
@@ -17,12 +19,18 @@ pub struct RunningScheduler {
     pub pod: String,
     /// Whether a kubelet runs it from a file of its machine; such a pod has no ServiceAccount.
     pub is_static: bool,
-    /// `--config`.
+    /// `--config`, as its pod names the file.
     pub config: Option<String>,
+    /// The same file as its machine names it, where the pod has it from there.
+    pub config_on_machine: Option<String>,
     /// `--kubeconfig`, which kube-scheduler ignores beside `--config`.
     pub kubeconfig: Option<String>,
     /// `--leader-elect`, which holds beside `--config` too.
     pub leader_elect: Option<bool>,
+    /// `--profiling`, which it ignores beside `--config`.
+    pub profiling: Option<bool>,
+    /// `--contention-profiling`, which it ignores likewise.
+    pub contention_profiling: Option<bool>,
 }
 
 impl RunningScheduler {
@@ -30,12 +38,20 @@ impl RunningScheduler {
     pub fn of(pod: &Pod) -> Self {
         let words = words(pod.spec.as_ref());
         let annotations = pod.metadata.annotations.as_ref();
+        let config = flag(&words, "config");
         Self {
             pod: pod.metadata.name.clone().unwrap_or_default(),
             is_static: annotations.is_some_and(|annotations| annotations.contains_key(MIRROR)),
-            config: flag(&words, "config").map(str::to_owned),
+            config: config.map(str::to_owned),
+            config_on_machine: pod
+                .spec
+                .as_ref()
+                .zip(config)
+                .and_then(|(pod, path)| on_machine(pod, path)),
             kubeconfig: flag(&words, "kubeconfig").map(str::to_owned),
-            leader_elect: leader_elect(&words),
+            leader_elect: truth(&words, "leader-elect"),
+            profiling: truth(&words, "profiling"),
+            contention_profiling: truth(&words, "contention-profiling"),
         }
     }
 }
@@ -56,6 +72,54 @@ fn words_of(text: &str) -> impl Iterator<Item = &str> {
     let is_line = !text.starts_with('-');
     let parts = text.split(move |character: char| is_line && character.is_whitespace());
     parts.filter(move |part| !part.is_empty() || text.is_empty())
+}
+
+/// The path on its machine of what a pod sees at this one, if a volume brings it from there: the deepest mount counts.
+fn on_machine(pod: &PodSpec, path: &str) -> Option<String> {
+    let path = Path::new(path);
+    let containers = pod.containers.iter();
+    let mount = containers
+        .flat_map(|container| container.volume_mounts.iter().flatten())
+        .filter(|mount| path.starts_with(&mount.mount_path) && mount.sub_path_expr.is_none())
+        .max_by_key(|mount| Path::new(&mount.mount_path).components().count())?;
+    let mut volumes = pod.volumes.iter().flatten();
+    let volume = volumes.find(|volume| volume.name == mount.name)?;
+    let parts = [
+        Path::new(&volume.host_path.as_ref()?.path),
+        Path::new(mount.sub_path.as_deref().unwrap_or_default()),
+        path.strip_prefix(&mount.mount_path).ok()?,
+    ];
+    let found: PathBuf = parts.into_iter().flat_map(Path::components).collect();
+    found.into_os_string().into_string().ok()
+}
+
+/// One of those that have a configuration: all of them have the same then.
+pub fn configured(running: &[RunningScheduler]) -> Result<Option<&RunningScheduler>, Refusal> {
+    let Some(first) = running.first() else {
+        return Ok(None);
+    };
+    let differs = running.iter().any(|other| {
+        (&other.config, &other.config_on_machine) != (&first.config, &first.config_on_machine)
+    });
+    if differs {
+        let each: Vec<String> = running
+            .iter()
+            .map(|scheduler| {
+                let file = scheduler.config_on_machine.as_deref();
+                let file = file.or(scheduler.config.as_deref()).unwrap_or("(none)");
+                format!("{}: {file}", scheduler.pod)
+            })
+            .collect();
+        return refused(
+            Reason::SchedulersDiffer,
+            format!(
+                "the schedulers are started with different --config ({}), and one file cannot take the place of all; start them \
+                 alike first, or have it printed for one of them by --for other --merge FILE",
+                each.join(", ")
+            ),
+        );
+    }
+    Ok(Some(first).filter(|scheduler| scheduler.config.is_some()))
 }
 
 /// The kubeconfig that all of them are started with.
@@ -117,17 +181,14 @@ pub(crate) fn items<'a>(words: &[&'a str], name: &str) -> Vec<&'a str> {
     items.map(str::trim).collect()
 }
 
-/// A flag of truth needs no value.
-fn leader_elect(words: &[&str]) -> Option<bool> {
+/// The value of `--NAME` or `--NAME=VALUE`: a flag of truth needs none.
+fn truth(words: &[&str], name: &str) -> Option<bool> {
     let mut value = None;
-    for word in words {
-        match word.strip_prefix("--leader-elect") {
-            Some("") => value = Some(true),
-            Some(text) if text.starts_with('=') => {
-                value = Some(matches!(
-                    &text[1..],
-                    "1" | "t" | "T" | "true" | "TRUE" | "True"
-                ));
+    for flag in words.iter().filter_map(|word| word.strip_prefix("--")) {
+        match flag.split_once('=') {
+            None if flag == name => value = Some(true),
+            Some((found, text)) if found == name => {
+                value = Some(matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
             }
             _ => {}
         }
@@ -167,14 +228,22 @@ mod tests {
                 pod: "kube-scheduler-a".to_owned(),
                 is_static: true,
                 config: None,
+                config_on_machine: None,
                 kubeconfig: Some("/etc/kubernetes/scheduler.conf".to_owned()),
                 leader_elect: Some(true),
+                profiling: None,
+                contention_profiling: None,
             }
         );
         let apart = RunningScheduler::of(&pod("b", &["--config", "/a.yaml", "--leader-elect"]));
         assert_eq!(apart.config.as_deref(), Some("/a.yaml"));
         assert_eq!(apart.leader_elect, Some(true));
         assert_eq!(apart.kubeconfig, None);
+        let hardened = RunningScheduler::of(&pod("b", &["--profiling=false"]));
+        assert_eq!(
+            (hardened.profiling, hardened.contention_profiling),
+            (Some(false), None)
+        );
         let last = RunningScheduler::of(&pod("c", &["--config=/a", "--config=", "--config"]));
         assert_eq!(last.config, None);
     }
@@ -189,6 +258,64 @@ mod tests {
         let words = words(pod.spec.as_ref());
         assert_eq!(words, ["--a=b --config=/c", "", "--config", ""]);
         assert_eq!(flag(&words, "config"), None);
+    }
+
+    #[test]
+    fn a_configuration_is_found_on_the_machine_where_the_deepest_mount_says() {
+        let found = |config: &str| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "kube-scheduler-a"},
+                "spec": {
+                    "containers": [{
+                        "name": "kube-scheduler",
+                        "command": ["kube-scheduler", format!("--config={config}")],
+                        "volumeMounts": [
+                            {"name": "all", "mountPath": "/etc/kubernetes"},
+                            {"name": "own", "mountPath": "/etc/kubernetes/own/"},
+                            {"name": "part", "mountPath": "/part", "subPath": "of/it"},
+                            {"name": "file", "mountPath": "/scheduler.yaml"},
+                            {"name": "map", "mountPath": "/map"},
+                        ],
+                    }],
+                    "volumes": [
+                        {"name": "all", "hostPath": {"path": "/etc/kubernetes"}},
+                        {"name": "own", "hostPath": {"path": "/srv/scheduler/"}},
+                        {"name": "part", "hostPath": {"path": "/srv"}},
+                        {"name": "file", "hostPath": {"path": "/srv/one.yaml"}},
+                        {"name": "map", "configMap": {"name": "scheduler"}},
+                    ],
+                },
+            }))
+            .unwrap();
+            RunningScheduler::of(&pod).config_on_machine
+        };
+        for (config, expected) in [
+            ("/etc/kubernetes/a.yaml", Some("/etc/kubernetes/a.yaml")),
+            ("/etc/kubernetes/own/a.yaml", Some("/srv/scheduler/a.yaml")),
+            (
+                "/etc/kubernetes/owner.yaml",
+                Some("/etc/kubernetes/owner.yaml"),
+            ),
+            ("/part/a.yaml", Some("/srv/of/it/a.yaml")),
+            ("/scheduler.yaml", Some("/srv/one.yaml")),
+            ("/map/a.yaml", None),
+            ("/in/the/image.yaml", None),
+        ] {
+            assert_eq!(found(config).as_deref(), expected, "{config}");
+        }
+    }
+
+    #[test]
+    fn schedulers_of_which_only_one_has_a_configuration_are_named() {
+        let of = |name: &str, flags: &[&str]| RunningScheduler::of(&pod(name, flags));
+        let one = of("a", &["--config=/x"]);
+        assert_eq!(configured(&[]), Ok(None));
+        assert_eq!(configured(&[of("a", &[])]), Ok(None));
+        let alike = [one.clone(), of("b", &["--config=/x"])];
+        assert_eq!(configured(&alike), Ok(Some(&one)));
+        let refusal = configured(&[one, of("b", &[])]).unwrap_err();
+        assert_eq!(refusal.reason, Reason::SchedulersDiffer);
+        assert!(refusal.text.contains("a: /x, b: (none)"), "{refusal}");
     }
 
     #[test]

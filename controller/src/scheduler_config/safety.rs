@@ -98,26 +98,39 @@ pub(crate) fn is_a_services_name(host: &str) -> bool {
 
 fn leader_election(document: &Value, request: &Request) -> Result<(), Refusal> {
     let election = &document["leaderElection"];
-    let by_flag = request
-        .running
-        .iter()
-        .find_map(|scheduler| scheduler.leader_elect);
     let in_file = election["leaderElect"].as_bool().unwrap_or(true);
     let replicas = request.running.len();
-    if replicas > 1 && !by_flag.unwrap_or(in_file) {
+    let mut running = request.running.iter();
+    let not_electing = running.find(|scheduler| !scheduler.leader_elect.unwrap_or(in_file));
+    if let Some(scheduler) = not_electing.filter(|_| replicas > 1) {
+        let (pod, cause, remedy) = match scheduler.leader_elect {
+            // The flag holds beside the file, whatever that says.
+            Some(_) => (
+                scheduler.pod.as_str(),
+                "is started with --leader-elect=false",
+                "take that flag from it",
+            ),
+            None => (
+                "leaderElection.leaderElect",
+                "is false",
+                "say --leader-elect=true",
+            ),
+        };
         return refused(
             Reason::SeveralActive,
             format!(
-                "leaderElection.leaderElect is false and {replicas} schedulers run: all of them would be active and give away the \
-                 same devices; say --leader-elect=true"
+                "{pod} {cause} and {replicas} schedulers run: more than one would be active and give away the same devices; \
+                 {remedy}"
             ),
         );
     }
+    let named = |field: &str, otherwise: &'static str| {
+        let name = election[field].as_str();
+        name.filter(|name| !name.is_empty()).unwrap_or(otherwise)
+    };
     let lease = (
-        election["resourceNamespace"]
-            .as_str()
-            .unwrap_or(CLUSTER_LEASE.0),
-        election["resourceName"].as_str().unwrap_or(CLUSTER_LEASE.1),
+        named("resourceNamespace", CLUSTER_LEASE.0),
+        named("resourceName", CLUSTER_LEASE.1),
     );
     if request.target == Target::Second && in_file && lease == CLUSTER_LEASE {
         return refused(

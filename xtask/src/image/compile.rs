@@ -22,6 +22,9 @@ use crate::build::{self, Artifact};
 /// Features that only tests turn on. In what ships they would let it be made to die, or to break its own rules.
 const NEVER_SHIPPED: [&str; 3] = ["failpoints", "injected-bugs", "test-util"];
 
+/// What is written where a program in C says when it was compiled.
+const NOT_TOLD: &str = "not told";
+
 /// The programs for a platform.
 #[derive(Debug)]
 pub(crate) struct Compiled {
@@ -39,8 +42,13 @@ struct Remapped {
 
 /// Compiles all programs, whichever are wanted: cargo unifies features over what it is asked for, so alone each would be
 /// another program, with another digest.
-pub(crate) fn compile(root: &Path, platform: Platform, rust: &Rust) -> Result<Compiled> {
-    let remapped = remapped(root, &cargo_home()?, rust)?;
+pub(crate) fn compile(
+    root: &Path,
+    target_directory: &Path,
+    platform: Platform,
+    rust: &Rust,
+) -> Result<Compiled> {
+    let remapped = remapped(root, target_directory, &cargo_home()?, rust)?;
     let mut command = cargo(root, platform, &remapped, &["build", "--bins"]);
     for program in &PROGRAMS {
         command.args(["--package", program.name]);
@@ -86,7 +94,13 @@ fn cargo(root: &Path, platform: Platform, remapped: &[Remapped], arguments: &[&s
         .args(["--profile", "dist", "--target", platform.target()])
         .current_dir(root)
         .env("CARGO_ENCODED_RUSTFLAGS", rust_flags(remapped))
-        .env(format!("CFLAGS_{target}"), c_flags(remapped));
+        .env(format!("CFLAGS_{target}"), quoted(&c_flags(remapped)))
+        .env("CC_SHELL_ESCAPED_FLAGS", "1");
+    // Crates that compile C would add what this machine says to it.
+    for name in ["CFLAGS", "HOST_CFLAGS", "TARGET_CFLAGS"] {
+        command.env_remove(name);
+    }
+    command.env_remove(format!("CFLAGS_{}", platform.target()));
     if let Some(linker) = platform.cross_linker() {
         let target = target.to_uppercase();
         command.env(format!("CARGO_TARGET_{target}_LINKER"), linker);
@@ -157,7 +171,12 @@ fn cargo_home() -> Result<PathBuf> {
 }
 
 /// What must not be seen in a program, the more special after the more general: the last that fits is taken.
-fn remapped(root: &Path, cargo_home: &Path, rust: &Rust) -> Result<Vec<Remapped>> {
+fn remapped(
+    root: &Path,
+    target_directory: &Path,
+    cargo_home: &Path,
+    rust: &Rust,
+) -> Result<Vec<Remapped>> {
     let map = |from: PathBuf, to: &str| Remapped {
         from,
         to: to.to_owned(),
@@ -165,6 +184,8 @@ fn remapped(root: &Path, cargo_home: &Path, rust: &Rust) -> Result<Vec<Remapped>
     let mut remapped = vec![
         map(cargo_home.to_path_buf(), "/cargo"),
         map(root.to_path_buf(), "/muster"),
+        // What build scripts write is compiled from there, wherever CARGO_TARGET_DIR says that it is.
+        map(target_directory.to_path_buf(), "/muster/target"),
         // With the source of the standard library installed, the compiler names its files there.
         map(
             rust.sysroot.join("lib/rustlib/src/rust"),
@@ -197,15 +218,30 @@ fn rust_flags(remapped: &[Remapped]) -> OsString {
     flags
 }
 
-fn c_flags(remapped: &[Remapped]) -> OsString {
-    let mut flags = OsString::new();
+/// The allocator has the compiler write the day and the time of its build into the program. It is told neither. SOURCE_DATE_EPOCH
+/// would give it those of the commit, but cargo keeps what was compiled, and then the digest would tell which commit that was.
+fn c_flags(remapped: &[Remapped]) -> Vec<OsString> {
+    let mut flags = vec![OsString::from("-Wno-builtin-macro-redefined")];
+    for time in ["__DATE__", "__TIME__", "__TIMESTAMP__"] {
+        flags.push(format!("-D{time}=\"{NOT_TOLD}\"").into());
+    }
     for Remapped { from, to } in remapped {
-        flags.push(" -ffile-prefix-map=");
-        flags.push(from);
-        flags.push("=");
-        flags.push(to);
+        let mut flag = OsString::from("-ffile-prefix-map=");
+        flag.push(from);
+        flag.push("=");
+        flag.push(to);
+        flags.push(flag);
     }
     flags
+}
+
+/// As a shell takes them: paths may hold spaces here, too.
+fn quoted(flags: &[OsString]) -> String {
+    let quoted = flags.iter().map(|flag| {
+        let flag = flag.to_string_lossy().replace('\'', r"'\''");
+        format!("'{flag}'")
+    });
+    quoted.collect::<Vec<_>>().join(" ")
 }
 
 fn refuse_test_features(artifacts: &[Artifact]) -> Result<()> {
@@ -234,7 +270,9 @@ fn refuse_libraries(tool: &str, path: &Path, platform: Platform) -> Result<()> {
 }
 
 fn refuse_local_paths(program: &str, bytes: &[u8], remapped: &[Remapped]) -> Result<()> {
-    for Remapped { from, .. } in remapped {
+    // What lies where its name is mapped to is called the same wherever it is built, as in the Containerfile.
+    let local = remapped.iter().filter(|map| map.from != Path::new(&map.to));
+    for Remapped { from, .. } in local {
         let path = from.as_os_str().as_encoded_bytes();
         if memmem::find(bytes, path).is_some() {
             let path = from.display();
@@ -250,7 +288,7 @@ fn refuse_local_paths(program: &str, bytes: &[u8], remapped: &[Remapped]) -> Res
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::build::Target;
+    use crate::{build::Target, image::containerfile};
 
     fn rust() -> Rust {
         Rust {
@@ -265,7 +303,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let registry = home.path().join("registry/src/index-1949cf8c");
         fs::create_dir_all(&registry).unwrap();
-        let mapped = remapped(Path::new("/home/me/muster"), home.path(), &rust()).unwrap();
+        let target = Path::new("/var/cache/target");
+        let mapped = remapped(Path::new("/home/me/muster"), target, home.path(), &rust()).unwrap();
         let position = |path: &Path| mapped.iter().position(|map| map.from == path);
         let (general, special) = (position(home.path()), position(&registry));
         assert!(general.is_some() && general < special, "{mapped:?}");
@@ -273,12 +312,14 @@ mod tests {
 
         let flags = rust_flags(&mapped).into_string().unwrap();
         let flags: Vec<&str> = flags.split('\u{1f}').collect();
-        assert_eq!(flags.len(), 4);
+        assert_eq!(flags.len(), 5);
+        assert!(flags.contains(&"--remap-path-prefix=/var/cache/target=/muster/target"));
         assert!(flags.contains(&"--remap-path-prefix=/home/me/muster=/muster"));
         let source = "--remap-path-prefix=/rust/toolchain/lib/rustlib/src/rust=/rustc/abc";
         assert!(flags.contains(&source));
-        let c = c_flags(&mapped).into_string().unwrap();
-        assert!(c.contains(" -ffile-prefix-map=/home/me/muster=/muster"));
+        let c = c_flags(&mapped);
+        let prefix = OsString::from("-ffile-prefix-map=/home/me/muster=/muster");
+        assert!(c.contains(&prefix), "{c:?}");
     }
 
     /// A program that says where its source is, compiled with these flags.
@@ -301,12 +342,71 @@ mod tests {
     fn the_compiler_maps_what_would_be_refused() {
         let directory = tempfile::tempdir().unwrap();
         let rust = Rust::installed().unwrap();
-        let mapped = remapped(directory.path(), Path::new("/nonexistent"), &rust).unwrap();
+        let nowhere = Path::new("/nonexistent");
+        let mapped = remapped(directory.path(), nowhere, nowhere, &rust).unwrap();
         let as_it_is = compiled_in(directory.path(), &OsString::new(), &[]);
         refuse_local_paths("where", &as_it_is, &mapped).unwrap_err();
         let program = compiled_in(directory.path(), &rust_flags(&mapped), &[]);
         refuse_local_paths("where", &program, &mapped).unwrap();
         assert!(memmem::find(&program, b"/muster/where.rs").is_some());
+    }
+
+    /// Something that says when it was compiled, and where, compiled with these flags.
+    fn c_compiled_in(directory: &Path, flags: &[OsString]) -> Vec<u8> {
+        let source = directory.join("when.c");
+        let object = directory.join("when.o");
+        fs::write(
+            &source,
+            "const char when[] = __DATE__ \", \" __TIME__ \" in \" __FILE__;",
+        )
+        .unwrap();
+        let status = Command::new("cc")
+            .args(flags)
+            .args(["-Werror", "-c", "-o"])
+            .args([&object, &source])
+            .status();
+        assert!(status.unwrap().success());
+        fs::read(object).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_in_c_tells_neither_when_nor_where_it_was_compiled() {
+        let directory = tempfile::tempdir().unwrap();
+        let nowhere = Path::new("/nonexistent");
+        let mapped = remapped(directory.path(), nowhere, nowhere, &rust()).unwrap();
+        let wanted = b"not told, not told in /muster/when.c";
+        let as_it_is = c_compiled_in(directory.path(), &[]);
+        assert!(memmem::find(&as_it_is, wanted).is_none());
+        let object = c_compiled_in(directory.path(), &c_flags(&mapped));
+        assert!(memmem::find(&object, wanted).is_some());
+    }
+
+    /// As cargo's crates for C take them apart.
+    #[test]
+    fn flags_for_c_come_through_a_shell_as_they_were() {
+        let flags = c_flags(&[Remapped {
+            from: PathBuf::from("/home/it's me/muster"),
+            to: "/muster".to_owned(),
+        }]);
+        let script = format!("printf '%s\\n' {}", quoted(&flags));
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let told = String::from_utf8(output.stdout).unwrap();
+        let told: Vec<OsString> = told.lines().map(OsString::from).collect();
+        assert_eq!(told, flags);
+    }
+
+    #[test]
+    fn a_build_in_the_directory_of_the_containerfile_is_not_refused() {
+        let text = containerfile::render();
+        let directory = text.lines().find_map(|line| line.strip_prefix("WORKDIR "));
+        let root = Path::new(directory.unwrap());
+        let cargo_home = Path::new("/usr/local/cargo");
+        let mapped = remapped(root, &root.join("target"), cargo_home, &rust()).unwrap();
+        let program =
+            b"/muster/engine/src/lib.rs /muster/target/out/dra.rs /crates/serde/src/lib.rs";
+        refuse_local_paths("muster-webhook", program, &mapped).unwrap();
+        let local = b"/usr/local/cargo/registry/src/serde/src/lib.rs";
+        refuse_local_paths("muster-webhook", local, &mapped).unwrap_err();
     }
 
     #[test]

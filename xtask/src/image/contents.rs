@@ -3,11 +3,16 @@
 //! No certificate authorities: each program speaks TLS with the API server only, whose authority comes with the
 //! service account or stands in the kubeconfig.
 
-use std::{collections::BTreeMap, fs, path::Path, process::Command};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    process::Command,
+};
 
 use anyhow::{Context, Result};
 
-use super::{layer::Files, libraries::Library};
+use super::{digest::sha256, layer::Files, libraries::Library};
 
 /// Names for the users that the images run as, for what looks one up.
 const PASSWD: &str = "\
@@ -29,6 +34,21 @@ pub(crate) struct SystemPackage {
     pub(crate) architecture: String,
     /// As `/etc/os-release` calls it: `debian`.
     pub(crate) distribution: String,
+}
+
+/// A file that no package is known for.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct UnownedFile {
+    pub(crate) name: String,
+    /// Of its content: what tells it from others of its name.
+    pub(crate) digest: String,
+}
+
+/// Where files of this machine come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sources {
+    pub(crate) packages: Vec<SystemPackage>,
+    pub(crate) unowned: Vec<UnownedFile>,
 }
 
 /// Libraries, and what names users and hosts: the layer that all programs which need the same have in common.
@@ -68,42 +88,55 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     fs::read(path).with_context(|| format!("reading {}", path.display()))
 }
 
-/// Which packages the libraries are from, by Debian's package manager; none where there is no such.
-pub(crate) fn packages_of(libraries: &[Library]) -> Result<Vec<SystemPackage>> {
-    let mut packages = BTreeMap::new();
+/// Where these files come from, by Debian's package manager; from nowhere that is known, where there is no such.
+pub(crate) fn sources_of<'a>(files: impl IntoIterator<Item = &'a Path>) -> Result<Sources> {
     let release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let distribution = release.lines().find_map(|line| line.strip_prefix("ID="));
-    let distribution = distribution.unwrap_or("linux").trim_matches('"').to_owned();
-    for library in libraries {
-        // Debian's list knows most libraries by the path from before /lib became a link.
-        let path = library.here.to_string_lossy().into_owned();
-        let forms = [path.strip_prefix("/usr").map(str::to_owned), Some(path)];
-        for path in forms.into_iter().flatten() {
-            let Some(owner) = dpkg(&["--search", &path])? else {
-                continue;
-            };
-            let Some((owner, _)) = owner.split_once(": ") else {
-                continue;
-            };
-            let format = "--showformat=${Package} ${Version} ${Architecture}";
-            if let Some(told) = dpkg(&["--show", format, owner])? {
-                let mut words = told.split(' ').map(str::to_owned);
-                if let (Some(name), Some(version), Some(architecture)) =
-                    (words.next(), words.next(), words.next())
-                {
-                    let package = SystemPackage {
-                        name,
-                        version,
-                        architecture,
-                        distribution: distribution.clone(),
-                    };
-                    packages.insert(package.name.clone(), package);
-                }
-            }
-            break;
+    let distribution = distribution.unwrap_or("linux").trim_matches('"');
+    let mut packages = BTreeMap::new();
+    let mut unowned = BTreeSet::new();
+    for file in files {
+        if let Some(package) = owner(file, distribution)? {
+            packages.insert(package.name.clone(), package);
+        } else {
+            let name = file.file_name().unwrap_or_default();
+            unowned.insert(UnownedFile {
+                name: name.to_string_lossy().into_owned(),
+                digest: sha256(&read(file)?),
+            });
         }
     }
-    Ok(packages.into_values().collect())
+    Ok(Sources {
+        packages: packages.into_values().collect(),
+        unowned: unowned.into_iter().collect(),
+    })
+}
+
+/// The package that brought a file.
+fn owner(file: &Path, distribution: &str) -> Result<Option<SystemPackage>> {
+    // Debian's list knows most libraries by the path from before /lib became a link.
+    let path = file.to_string_lossy().into_owned();
+    let forms = [path.strip_prefix("/usr").map(str::to_owned), Some(path)];
+    for path in forms.into_iter().flatten() {
+        let Some(owner) = dpkg(&["--search", &path])? else {
+            continue;
+        };
+        let Some((owner, _)) = owner.split_once(": ") else {
+            continue;
+        };
+        let format = "--showformat=${Package} ${Version} ${Architecture}";
+        let told = dpkg(&["--show", format, owner])?.unwrap_or_default();
+        let words: Vec<&str> = told.split(' ').collect();
+        if let [name, version, architecture] = words[..] {
+            return Ok(Some(SystemPackage {
+                name: name.to_owned(),
+                version: version.to_owned(),
+                architecture: architecture.to_owned(),
+                distribution: distribution.to_owned(),
+            }));
+        }
+    }
+    Ok(None)
 }
 
 /// The answer of Debian's package manager, if it is here and has one.
@@ -120,7 +153,7 @@ fn dpkg(arguments: &[&str]) -> Result<Option<String>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeSet, env};
+    use std::{env, ffi::OsStr, path::PathBuf};
 
     use super::*;
     use crate::image::{libraries, platform::Platform, start};
@@ -179,11 +212,14 @@ mod tests {
     #[test]
     fn where_debians_package_manager_is_each_library_has_a_package_with_a_copyright_file() {
         let libraries = libraries_here();
-        let packages = packages_of(&libraries).unwrap();
+        let files = libraries.iter().map(|library| library.here.as_path());
+        let Sources { packages, unowned } = sources_of(files).unwrap();
         if !Path::new("/var/lib/dpkg/status").exists() {
             assert_eq!(packages, []);
+            assert!(!unowned.is_empty());
             return;
         }
+        assert_eq!(unowned, []);
         let names: Vec<&str> = packages
             .iter()
             .map(|package| package.name.as_str())
@@ -191,5 +227,37 @@ mod tests {
         assert!(names.contains(&"libc6"), "{names:?}");
         assert!(packages.iter().all(|package| !package.version.is_empty()));
         base(&libraries, &packages).unwrap();
+    }
+
+    #[test]
+    fn a_file_that_no_package_brought_is_told_by_its_name_and_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libown.so.1");
+        fs::write(&library, "own").unwrap();
+        let sources = sources_of([library.as_path()]).unwrap();
+        let own = UnownedFile {
+            name: "libown.so.1".to_owned(),
+            digest: sha256(b"own"),
+        };
+        assert_eq!(sources.unowned, [own]);
+        assert_eq!(sources.packages, []);
+    }
+
+    /// What the tools for nodes are linked with, which is in no list of shared libraries.
+    #[test]
+    fn where_debians_package_manager_is_each_archive_has_a_package() {
+        let mut all = Platform::ALL.into_iter();
+        let native = all.find(|platform| platform.is_native()).unwrap();
+        let archives = native.static_archives().unwrap();
+        let names: Vec<_> = archives
+            .iter()
+            .filter_map(|path| path.file_name())
+            .collect();
+        assert!(names.contains(&OsStr::new("libc.a")), "{archives:?}");
+        if Path::new("/var/lib/dpkg/status").exists() {
+            let sources = sources_of(archives.iter().map(PathBuf::as_path)).unwrap();
+            assert_eq!(sources.unowned, []);
+            assert!(sources.packages.iter().any(|it| it.name == "libc6-dev"));
+        }
     }
 }

@@ -28,10 +28,8 @@ impl Origin {
     pub(crate) fn of(root: &Path) -> Result<Self> {
         let commit = git(root, &["rev-parse", "HEAD"]);
         let is_dirty = git(root, &["status", "--porcelain"]).is_some_and(|text| !text.is_empty());
-        let seconds = env::var(EPOCH)
-            .ok()
-            .or_else(|| git(root, &["log", "-1", "--format=%ct"]))
-            .with_context(|| format!("no commit is known here: set {EPOCH}, in seconds"))?;
+        let committed = git(root, &["log", "-1", "--format=%ct"]);
+        let seconds = seconds(env::var(EPOCH).ok(), committed)?;
         Self::new(commit, is_dirty, &seconds)
     }
 
@@ -66,6 +64,14 @@ impl Origin {
     }
 }
 
+/// What was given, else the time of the commit. Builders of images may hand on as empty what nobody gave them.
+fn seconds(given: Option<String>, committed: Option<String>) -> Result<String> {
+    given
+        .filter(|text| !text.is_empty())
+        .or(committed)
+        .with_context(|| format!("no commit is known here: set {EPOCH}, in seconds"))
+}
+
 fn git(root: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git")
         .args(arguments)
@@ -93,6 +99,16 @@ mod tests {
                 .to_string()
                 .contains("SOURCE_DATE_EPOCH=\"yesterday\"")
         );
+    }
+
+    #[test]
+    fn a_time_that_is_given_goes_before_that_of_the_commit_unless_it_is_empty() {
+        let time = |text: &str| Some(text.to_owned());
+        assert_eq!(seconds(time("1"), time("2")).unwrap(), "1");
+        assert_eq!(seconds(time(""), time("2")).unwrap(), "2");
+        assert_eq!(seconds(None, time("2")).unwrap(), "2");
+        let error = seconds(time(""), None).unwrap_err();
+        assert!(error.to_string().contains(EPOCH), "{error}");
     }
 
     #[test]

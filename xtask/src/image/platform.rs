@@ -1,7 +1,7 @@
 //! The platforms that images are built for, and what building for one takes.
 
 use std::{
-    env,
+    env, fs,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -13,7 +13,7 @@ use super::libraries::SearchDirectory;
 
 /// A processor architecture; the system is Linux with glibc always, because the driver loads NVIDIA's library, which is
 /// linked to glibc.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Platform {
     /// `linux/amd64`.
     Amd64,
@@ -84,6 +84,26 @@ impl Platform {
     /// The linker, where it is not the compiler of this machine.
     pub(crate) fn cross_linker(self) -> Option<String> {
         (!self.is_native()).then(|| format!("{}-gcc", self.triplet()))
+    }
+
+    /// The archives of this machine that are in whatever is linked statically for it, besides Rust's own.
+    pub(crate) fn static_archives(self) -> Result<Vec<PathBuf>> {
+        let linker = self.cross_linker().unwrap_or_else(|| "cc".to_owned());
+        let mut archives = Vec::new();
+        for name in ["libc.a", "libgcc_eh.a"] {
+            let output = Command::new(&linker)
+                .arg(format!("-print-file-name={name}"))
+                .output()
+                .with_context(|| format!("starting {linker}"))?;
+            let path = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+            // Of what it does not find, the compiler says nothing but the name.
+            if path.is_absolute() {
+                let path = fs::canonicalize(&path)
+                    .with_context(|| format!("looking at {}", path.display()))?;
+                archives.push(path);
+            }
+        }
+        Ok(archives)
     }
 
     /// What is missing here to build for it, each with how to get it.

@@ -8,7 +8,10 @@ use anyhow::{Context, Result};
 use spdx::Expression;
 
 use self::document::{CreationInfo, Document, Part, Relationship};
-use super::{contents::SystemPackage, digest::sha256};
+use super::{
+    contents::{Sources, SystemPackage, UnownedFile},
+    digest::sha256,
+};
 use crate::{
     build::Artifact,
     metadata::{Metadata, Package},
@@ -28,7 +31,9 @@ pub(crate) struct Subject<'a> {
     /// Version of the compiler and of its standard library.
     pub(crate) rust: &'a str,
     /// Where the libraries come from.
-    pub(crate) system: &'a [SystemPackage],
+    pub(crate) system: &'a Sources,
+    /// Where that comes from which is linked into the tools.
+    pub(crate) archives: &'a Sources,
 }
 
 /// The list, in JSON. Without what was built, it holds what any package of the workspace might have asked for, too.
@@ -45,11 +50,13 @@ pub(crate) fn spdx(
     let document = "SPDXRef-DOCUMENT".to_owned();
     let mut packages = Vec::new();
     let mut relationships = vec![Relationship::new(&document, "DESCRIBES", &identity(root))];
-    for tool in linked
+    let tools: Vec<String> = linked
         .iter()
         .filter(|package| subject.tools.contains(&&*package.name))
-    {
-        relationships.push(Relationship::new(&document, "DESCRIBES", &identity(tool)));
+        .map(|package| identity(package))
+        .collect();
+    for tool in &tools {
+        relationships.push(Relationship::new(&document, "DESCRIBES", tool));
     }
     let named: BTreeMap<&str, &&Package> = linked
         .iter()
@@ -72,16 +79,24 @@ pub(crate) fn spdx(
         }
     }
     let standard = standard_library(subject.rust);
-    relationships.push(Relationship::new(
-        &identity(root),
-        "STATIC_LINK",
-        &standard.id,
-    ));
+    let program = [identity(root)];
+    for user in program.iter().chain(&tools) {
+        relationships.push(Relationship::new(user, "STATIC_LINK", &standard.id));
+    }
     packages.push(standard);
-    for package in subject.system {
-        let part = system_part(package);
-        relationships.push(Relationship::new(&identity(root), "DYNAMIC_LINK", &part.id));
-        packages.push(part);
+    for (users, kind, sources) in [
+        (&program[..], "DYNAMIC_LINK", subject.system),
+        (&tools[..], "STATIC_LINK", subject.archives),
+    ] {
+        let known = sources.packages.iter().map(system_part);
+        for part in known.chain(sources.unowned.iter().map(file_part)) {
+            for user in users {
+                relationships.push(Relationship::new(user, kind, &part.id));
+            }
+            if packages.iter().all(|listed| listed.id != part.id) {
+                packages.push(part);
+            }
+        }
     }
     let digest = sha256(subject.executable);
     let name = format!("{}-{}", root.name, root.version);
@@ -196,6 +211,12 @@ fn system_part(package: &SystemPackage) -> Part {
     let written = version.replace('+', "%2B");
     let locator = format!("pkg:deb/{distribution}/{name}@{written}?arch={architecture}");
     Part::new(identifier(&["deb", name, version]), name, version, None).found_by(locator)
+}
+
+/// A file of which no more is known than its content.
+fn file_part(file: &UnownedFile) -> Part {
+    let UnownedFile { name, digest } = file;
+    Part::new(identifier(&["file", name, digest]), name, digest, None)
 }
 
 /// A license as SPDX writes it; crates still say `MIT/Apache-2.0`.

@@ -114,10 +114,18 @@ fn where_pods_have_a_scheduler_of_their_own_scheduler_config_is_for_that_one() {
         (
             named("MUSTER_SCHEDULER_CONFIG_FOR"),
             named("MUSTER_SCHEDULER_NAME"),
+            named("MUSTER_SECOND_SCHEDULER"),
         )
     };
-    assert_eq!(target(&[]), (None, None));
-    let own = |name: &str| (Some("second".to_owned()), Some(name.to_owned()));
-    assert_eq!(target(&["schedulerName=\"gpus\""]), own("gpus"));
-    assert_eq!(target(&ENABLED), own("muster-scheduler"));
+    assert_eq!(target(&[]), (None, None, None));
+    let own = |name: &str, runs: Option<&str>| {
+        (
+            Some("second".to_owned()),
+            Some(name.to_owned()),
+            runs.map(str::to_owned),
+        )
+    };
+    assert_eq!(target(&["schedulerName=\"gpus\""]), own("gpus", None));
+    let by_the_chart = own("muster-scheduler", Some("true"));
+    assert_eq!(target(&ENABLED), by_the_chart);
 }

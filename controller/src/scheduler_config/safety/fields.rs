@@ -18,7 +18,6 @@ pub(super) fn check(document: &Value) -> Result<(), Refusal> {
         ),
         ("/clientConnection/kubeconfig", "a string", Value::is_string),
         ("/clientConnection/qps", "a number", Value::is_number),
-        ("/clientConnection/burst", "a whole number", Value::is_i64),
         ("/leaderElection", "a mapping", Value::is_object),
         (
             "/leaderElection/leaderElect",
@@ -39,21 +38,14 @@ pub(super) fn check(document: &Value) -> Result<(), Refusal> {
         }
     }
     for (field, least, most) in [
+        ("clientConnection.burst", 0, i64::from(i32::MAX)),
         ("parallelism", 1, i64::from(i32::MAX)),
         ("percentageOfNodesToScore", 0, 100),
         ("podInitialBackoffSeconds", 1, i64::MAX),
         ("podMaxBackoffSeconds", 1, i64::MAX),
     ] {
-        let value = &document[field];
-        let within = value
-            .as_i64()
-            .is_some_and(|number| (least..=most).contains(&number));
-        if !value.is_null() && !within {
-            return refused(
-                Reason::InvalidField,
-                format!("{field} {value}: must be a whole number from {least} to {most}"),
-            );
-        }
+        let pointer = format!("/{}", field.replace('.', "/"));
+        whole_number(field, document.pointer(&pointer), least, most)?;
     }
     let seconds = |field: &str, otherwise| document[field].as_i64().unwrap_or(otherwise);
     let (initial, most) = (
@@ -77,6 +69,28 @@ pub(super) fn check(document: &Value) -> Result<(), Refusal> {
                 );
             }
         }
+    }
+    Ok(())
+}
+
+/// A number within these limits, where there is one.
+pub(super) fn whole_number(
+    field: &str,
+    value: Option<&Value>,
+    least: i64,
+    most: i64,
+) -> Result<(), Refusal> {
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return Ok(());
+    };
+    let within = value
+        .as_i64()
+        .is_some_and(|number| (least..=most).contains(&number));
+    if !within {
+        return refused(
+            Reason::InvalidField,
+            format!("{field} {value}: must be a whole number from {least} to {most}"),
+        );
     }
     Ok(())
 }

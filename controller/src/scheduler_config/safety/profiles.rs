@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
+use super::fields::whole_number;
 use crate::scheduler_config::{
     Request, document, merge,
     refusal::{Reason, Refusal},
@@ -28,10 +29,13 @@ pub(super) fn names(document: &Value) -> Result<BTreeSet<&str>, Refusal> {
     let mut names = BTreeSet::new();
     for (position, profile) in profiles.iter().enumerate() {
         let name = match &profile["schedulerName"] {
-            Value::Null => DEFAULT_SCHEDULER,
-            Value::String(name) => name,
+            Value::Null if profiles.len() == 1 => DEFAULT_SCHEDULER,
+            Value::String(name) if !name.is_empty() => name,
             _ => {
-                let text = format!("profiles[{position}].schedulerName: must be a string");
+                let text = format!(
+                    "profiles[{position}].schedulerName: must be a string that is not empty; only a profile that is the only one \
+                     may leave it out, and is {DEFAULT_SCHEDULER} then"
+                );
                 return refused(Reason::InvalidField, text);
             }
         };
@@ -39,9 +43,28 @@ pub(super) fn names(document: &Value) -> Result<BTreeSet<&str>, Refusal> {
             let text = format!("profiles[{position}].schedulerName {name}: there are two of it");
             return refused(Reason::InvalidField, text);
         }
+        let field = format!("profiles[{position}].percentageOfNodesToScore");
+        whole_number(&field, profile.get("percentageOfNodesToScore"), 0, 100)?;
+        if queue_sort(profile) != queue_sort(&profiles[0]) {
+            let text = format!(
+                "profiles[{position}].plugins.queueSort: must be the same for all profiles, kube-scheduler does not start otherwise"
+            );
+            return refused(Reason::InvalidField, text);
+        }
         plugins(position, profile)?;
     }
     Ok(names)
+}
+
+/// What of a profile says in which order its pods are tried: the plugins that are switched on, and those switched off.
+fn queue_sort(profile: &Value) -> [Vec<&str>; 2] {
+    ["enabled", "disabled"].map(|list| {
+        let plugins = profile["plugins"]["queueSort"][list].as_array();
+        let plugins = plugins.into_iter().flatten();
+        plugins
+            .filter_map(|plugin| plugin["name"].as_str())
+            .collect()
+    })
 }
 
 pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> {
@@ -56,14 +79,25 @@ pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> 
             ),
         );
     }
+    let settings = &request.settings;
+    let seconds = settings.scheduler_name.as_deref();
+    let seconds = seconds.filter(|_| settings.second_scheduler && !second);
+    if let Some(name) = seconds.filter(|name| names.contains(name)) {
+        return refused(
+            Reason::SchedulerNameTaken,
+            format!(
+                "profiles have the schedulerName {name} of the second scheduler that runs: both take its pods, and give away the same \
+                 devices; take that profile out of the file, or end the second one before (scheduler.enabled=false)"
+            ),
+        );
+    }
     let needed = if second {
         merge::second_name(request)
     } else {
         DEFAULT_SCHEDULER
     };
-    let named = request.settings.scheduler_name.as_deref();
     match std::iter::once(needed)
-        .chain(named)
+        .chain(merge::further_name(request))
         .find(|name| !names.contains(name))
     {
         Some(missing) => refused(

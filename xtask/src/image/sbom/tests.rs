@@ -56,6 +56,7 @@ fn graph() -> (Metadata, Vec<Artifact>) {
                 node("indirect", &[]),
             ],
         },
+        ..Metadata::default()
     };
     let artifact = |name: &str, kind: &str| Artifact {
         package_id: name.to_owned(),
@@ -81,12 +82,7 @@ fn graph() -> (Metadata, Vec<Artifact>) {
 
 fn listed(executable: &[u8]) -> Value {
     let (metadata, artifacts) = graph();
-    let system = [SystemPackage {
-        name: "libc6".to_owned(),
-        version: "2.36-9+deb12u14".to_owned(),
-        architecture: "amd64".to_owned(),
-        distribution: "debian".to_owned(),
-    }];
+    let system = debian("libc6");
     let subject = Subject {
         program: "program",
         tools: &[],
@@ -94,9 +90,23 @@ fn listed(executable: &[u8]) -> Value {
         created: "2026-11-24T17:17:14Z",
         rust: "1.95.0",
         system: &system,
+        archives: &Sources::default(),
     };
     let bytes = spdx(&metadata, Some(&artifacts), &subject).unwrap();
     serde_json::from_slice(&bytes).unwrap()
+}
+
+/// One package of the distribution.
+fn debian(name: &str) -> Sources {
+    Sources {
+        packages: vec![SystemPackage {
+            name: name.to_owned(),
+            version: "2.36-9+deb12u14".to_owned(),
+            architecture: "amd64".to_owned(),
+            distribution: "debian".to_owned(),
+        }],
+        unowned: Vec::new(),
+    }
 }
 
 fn texts<'a>(list: &'a Value, field: &str) -> Vec<&'a str> {
@@ -190,7 +200,7 @@ fn without_a_word_about_the_build_everything_that_may_be_linked_is_listed() {
 }
 
 #[test]
-fn tools_are_listed_and_described_beside_their_program() {
+fn tools_are_listed_and_described_with_what_is_linked_into_them_beside_their_program() {
     let (metadata, artifacts) = graph();
     let subject = Subject {
         program: "program",
@@ -198,14 +208,30 @@ fn tools_are_listed_and_described_beside_their_program() {
         executable: b"program",
         created: "2026-11-24T17:17:14Z",
         rust: "1.95.0",
-        system: &[],
+        system: &Sources {
+            unowned: vec![UnownedFile {
+                name: "libown.so.1".to_owned(),
+                digest: "sha256:abc".to_owned(),
+            }],
+            ..debian("libc6")
+        },
+        archives: &debian("libc6-dev"),
     };
     let bytes = spdx(&metadata, Some(&artifacts), &subject).unwrap();
     let document: Value = serde_json::from_slice(&bytes).unwrap();
     let names = texts(&document["packages"], "name");
     assert_eq!(
         names,
-        ["direct", "indirect", "other", "program", "rust-std"]
+        [
+            "direct",
+            "indirect",
+            "other",
+            "program",
+            "rust-std",
+            "libc6",
+            "libown.so.1",
+            "libc6-dev"
+        ]
     );
     let relations = document["relationships"].as_array().unwrap();
     let described: Vec<&str> = relations
@@ -218,4 +244,26 @@ fn tools_are_listed_and_described_beside_their_program() {
         "SPDXRef-crate-other-1.0.0-x",
     ];
     assert_eq!(described, wanted);
+    let links = |from: &str, kind: &str| -> Vec<&str> {
+        relations
+            .iter()
+            .filter(|relation| {
+                relation["spdxElementId"] == from && relation["relationshipType"] == kind
+            })
+            .filter_map(|relation| relation["relatedSpdxElement"].as_str())
+            .collect()
+    };
+    let [program, tool] = wanted;
+    let libraries = [
+        "SPDXRef-deb-libc6-2.36-9-deb12u14",
+        "SPDXRef-file-libown.so.1-sha256-abc",
+    ];
+    assert_eq!(links(program, "DYNAMIC_LINK"), libraries);
+    assert_eq!(links(program, "STATIC_LINK"), ["SPDXRef-rust-std-1.95.0"]);
+    let archives = [
+        "SPDXRef-rust-std-1.95.0",
+        "SPDXRef-deb-libc6-dev-2.36-9-deb12u14",
+    ];
+    assert_eq!(links(tool, "STATIC_LINK"), archives);
+    assert_eq!(links(tool, "DYNAMIC_LINK"), [""; 0]);
 }
