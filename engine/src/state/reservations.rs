@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::GangId, rounds::Moment};
+use super::{State, clock::earlier, ids::GangId, rounds::Moment};
 use crate::{
     decision::{Blocker, GivesWay, Kept, Why},
     model::{Hold, MOST_SECONDS_AFTER_NOTICE, Running},
@@ -309,6 +309,18 @@ impl Reservations {
         victims.into_iter().filter(is_alone).collect()
     }
 
+    /// The clock went back by so much: nothing is kept for longer by that.
+    pub(super) fn end_earlier(&mut self, seconds: i64) {
+        let kept = self.by_gang.iter_mut().chain(&mut self.admitted);
+        for (gang, kept) in kept {
+            kept.until = earlier(kept.until, seconds);
+            self.changed.insert(gang.clone());
+        }
+        let by_end = self.by_gang.iter();
+        let by_end = by_end.map(|(gang, kept)| (kept.until, gang.clone()));
+        self.by_end = by_end.collect();
+    }
+
     /// Those whose time is over.
     pub(super) fn ended(&self, now: Timestamp) -> Vec<GangUid> {
         let by_end = self.by_end.iter().take_while(|(at, _)| *at <= now);
@@ -331,6 +343,8 @@ impl State {
         let ending = ending.filter_map(told);
         let ending = ending.filter_map(|gang| Some((gang, gang.ending_since?)));
         let counted_on = victims.chain(ending);
+        // Whoever was told by a clock that was ahead is counted on no longer by that.
+        let counted_on = counted_on.map(|(gang, told_at)| (gang, told_at.min(since)));
         let counted_on = counted_on.map(|(gang, told_at)| gang.counted_on_until(told_at));
         let least = Timestamp(since.0.saturating_add(MOST_SECONDS_AFTER_NOTICE));
         counted_on.fold(least, Timestamp::max)

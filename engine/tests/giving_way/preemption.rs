@@ -1842,3 +1842,32 @@ fn who_has_room_as_others_go_for_somebody_else_has_it_before_those_behind_it_how
         assert_eq!(spared, ["v2"], "{gangs} in a commit");
     }
 }
+
+/// A defect once: it was kept for as long besides as the clock had been ahead.
+#[test]
+fn what_is_kept_for_a_gang_is_kept_no_longer_though_the_clock_goes_back() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.now = 100_000;
+    world.submit([gang("stuck", "a", 1, 8)]);
+    assert_eq!(admitted(&world.decide()), ["stuck"]);
+    world.submit([with_priority(5, gang("high", "a", 1, 8))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
+    let until = |world: &World| world.state.kept_for(&"high".into()).map(|kept| kept.until);
+    let first = until(&world);
+    assert_eq!(first, Some(Timestamp(world.now + MOST_SECONDS)));
+    // A little is nothing that anybody has to be told.
+    world.now -= 30;
+    world.decide();
+    assert_eq!(until(&world), first);
+    let was_at = 100_002;
+    world.now = 1_000;
+    world.decide();
+    let ahead = was_at - world.now;
+    assert_eq!(until(&world), first.map(|at| Timestamp(at.0 - ahead)));
+    let changed = world.state.take_changed_preemptions();
+    assert!(changed.contains(&GangUid::from("high")), "{changed:?}");
+    world.now = 1_000 + MOST_SECONDS;
+    world.decide();
+    assert_eq!(until(&world), None);
+    assert!(!matches!(why(&world.state, "high"), Why::Preemption { .. }));
+}
