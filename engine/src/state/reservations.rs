@@ -453,6 +453,7 @@ impl State {
 
     /// A gang holds nothing any more: nobody has to wait for it.
     pub(super) fn note_released(&mut self, gang: &GangUid) {
+        self.running.note_released(gang);
         self.reservations.note_released(gang);
     }
 

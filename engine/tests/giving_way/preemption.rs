@@ -1871,3 +1871,26 @@ fn what_is_kept_for_a_gang_is_kept_no_longer_though_the_clock_goes_back() {
     assert_eq!(until(&world), None);
     assert!(!matches!(why(&world.state, "high"), Why::Preemption { .. }));
 }
+
+/// A defect once: a gang that ends was forgotten when its only pod was charged otherwise from then on, and somebody else went.
+#[test]
+fn who_ends_is_counted_on_though_what_it_holds_is_charged_otherwise_by_now() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("ends", "a", 1, 4),
+        with_priority(-1, gang("low", "a", 1, 4)),
+    ]);
+    assert_eq!(admitted(&world.decide()), ["ends", "low"]);
+    world.state.apply(Update::Ending("ends".into()));
+    // Its node is lost for a moment.
+    let mut hold = world.holds[&GangUid::from("ends")][0].clone();
+    for is_lost in [true, false] {
+        hold.charged_to_node = is_lost;
+        world.state.apply(Update::Hold(hold.clone()));
+    }
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: ends InTeam"]);
+    world.released("ends");
+    assert_eq!(admitted(&world.decide()), ["high"]);
+    assert!(world.running().contains(&"low".to_owned()));
+}
