@@ -252,6 +252,11 @@ impl State {
             if is_room_freed {
                 break;
             }
+            // Nobody was asked whether it has room by that: whoever has is judged first by the next call.
+            if may_free && work.is_enough() {
+                decisions.interrupted = true;
+                break;
+            }
             self.lower_heads(&mut contenders, &served, work);
             self.compete_anew(&mut contenders.fair, &served, work);
         }
