@@ -837,6 +837,7 @@ impl State {
             nodes: preempting.nodes,
             since: now,
             judged: None,
+            lacks_place_alone: false,
         };
         let class = self.waiting.get(id)?.class;
         self.reserve(id, reservation);

@@ -50,6 +50,8 @@ pub(super) struct Reservation {
     pub(super) until: Timestamp,
     /// As of when it was judged last, without success.
     pub(super) judged: Option<Judged>,
+    /// Whether all that lacked then was a place.
+    pub(super) lacks_place_alone: bool,
 }
 
 /// As of when a gang was judged for which something is kept.

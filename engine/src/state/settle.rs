@@ -173,17 +173,18 @@ impl State {
         false
     }
 
-    /// Whether nothing stands in the way of a gang by now, and what is kept for it is not charged to anybody any more.
+    /// Whether nothing stands in the way of a gang by now, and what is kept for it is not charged to anybody any more. Nobody's turn
+    /// makes a place on a node, for whom that is all that lacks.
     fn has_quota_now(&self, id: GangId) -> bool {
         let Some(waiting) = self.waiting.get(id) else {
             return false;
         };
         let node = self.teams.get(waiting.team).and_then(|team| team.node);
         let kept = self.reservations.of(&waiting.gang.uid);
-        waiting.obstacle().is_none()
-            && node
-                .zip(kept)
-                .is_some_and(|(node, kept)| has_quota(&self.moments.now, node, &kept.charges))
+        let has_quota = |(node, kept): (NodeId, &Reservation)| {
+            !kept.lacks_place_alone && has_quota(&self.moments.now, node, &kept.charges)
+        };
+        waiting.obstacle().is_none() && node.zip(kept).is_some_and(has_quota)
     }
 
     /// Everybody had its turn. If searches in vain had taken enough by then, those were not asked for whom something is kept and that may
@@ -249,12 +250,20 @@ impl State {
         } else {
             self.judge(class, id, work)
         };
-        let Ok(fitting) = judged else {
-            if !is_released || self.fits_afterwards_at(id, &kept) {
-                self.reserve(id, kept);
-                return Settled::Kept;
+        let fitting = match judged {
+            Ok(fitting) => fitting,
+            Err(refusals) => {
+                if !is_released || self.fits_afterwards_at(id, &kept) {
+                    let lacks_place_alone = lack_place_alone(&refusals);
+                    let kept = Reservation {
+                        lacks_place_alone,
+                        ..kept
+                    };
+                    self.reserve(id, kept);
+                    return Settled::Kept;
+                }
+                return Settled::Over;
             }
-            return Settled::Over;
         };
         let fitting = self.grow(id, fitting, &budget.empty, work);
         let Some(needs) = self.needs_of(id, &fitting) else {
@@ -382,6 +391,17 @@ impl State {
         };
         claims.filter(is_left).collect()
     }
+}
+
+/// Whether a gang was refused on every Flavor since there is no place.
+fn lack_place_alone(refusals: &[Refusing]) -> bool {
+    let is_place = |refusing: &Refusing| {
+        matches!(
+            refusing,
+            Refusing::NoPlace { .. } | Refusing::TooFewDevices(_)
+        )
+    };
+    !refusals.is_empty() && refusals.iter().all(is_place)
 }
 
 /// Whether so much is available to a Team.
