@@ -87,7 +87,8 @@ pub struct Decisions {
     /// Gangs that get a charge and a placement, in the order in which they are to be committed. The engine counts
     /// them as held from now on.
     pub admissions: Vec<Admission>,
-    /// Gangs that are to give way, each time for one other. From now on the engine keeps for that one what is freed.
+    /// Gangs that are to give way, each time for one other. From now on the engine keeps for that one what is freed. One that had room
+    /// without them by a later turn of the same call is among the admissions, too, and they are spared.
     pub preemptions: Vec<Preemption>,
     /// Gangs that were to give way, hold something still, and give way to nobody any more: for whom they were to is gone, another
     /// one, stopped, or waited too long. In the order of their UIDs.

@@ -15,6 +15,7 @@ mod backfill;
 mod circles;
 mod class_line;
 mod classes;
+mod clock;
 mod cohort;
 mod explain;
 mod fair_turns;
@@ -160,6 +161,8 @@ pub struct State {
     promises: RefCell<Option<Promises>>,
     /// How often anything was told or decided.
     changes: u64,
+    /// The latest time by the clock as it goes.
+    latest: Option<Timestamp>,
 
     waiting: WaitingRoom,
     shapes: Shapes,
@@ -280,6 +283,7 @@ impl State {
         let mut decisions = Decisions::default();
         self.changes += 1;
         self.reservations.forget_changes();
+        self.note_time(now);
         self.refresh();
         self.sample_namespaces(now);
         self.restore_reservations(now);

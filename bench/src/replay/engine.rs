@@ -242,6 +242,7 @@ impl Scheduler for Engine<'_> {
         let Decisions {
             admissions,
             preemptions,
+            spared,
             look_again_at,
             ..
         } = decisions;
@@ -259,6 +260,7 @@ impl Scheduler for Engine<'_> {
             .into_iter()
             .flat_map(|preemption| preemption.victims)
             .map(|victim| victim.gang)
+            .filter(|victim| !spared.contains(victim))
             .collect();
         let evicted: Result<Vec<usize>> = victims.iter().map(job_of).collect();
         Ok(Step {

@@ -102,6 +102,13 @@ impl Accounts {
         Some(Timestamp(self.sampled_at?.0.saturating_add(seconds)))
     }
 
+    /// The clock by which use was taken in last was ahead by so much.
+    pub(crate) fn count_from_earlier(&mut self, seconds: i64) {
+        if let Some(at) = &mut self.sampled_at {
+            at.0 = at.0.saturating_sub(seconds);
+        }
+    }
+
     /// Whether there is something to [`begin`](Self::begin) with once somebody holds something.
     pub(crate) fn is_to_begin(&self) -> bool {
         self.sampled_at.is_none() || !self.unknown.is_empty()

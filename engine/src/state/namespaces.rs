@@ -65,6 +65,17 @@ impl Namespaces {
         self.due.first().map(|(at, _)| *at)
     }
 
+    /// The clock went back by so much: no sample is taken later by that.
+    pub(super) fn count_from_earlier(&mut self, seconds: i64) {
+        let sampled: Vec<TeamName> = self.due_of.keys().cloned().collect();
+        for team in &sampled {
+            if let Some(accounts) = self.teams.get_mut(team) {
+                accounts.count_from_earlier(seconds);
+            }
+            self.note_due(team);
+        }
+    }
+
     fn note_due(&mut self, team: &TeamName) {
         if let Some(before) = self.due_of.remove(team) {
             self.due.remove(&(before, team.clone()));

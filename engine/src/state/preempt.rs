@@ -17,7 +17,7 @@ use super::{
     hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting},
-    reservations::Reservation,
+    reservations::{Judged, Reservation},
     team::Refusing,
     work::Work,
 };
@@ -837,9 +837,16 @@ impl State {
             nodes: preempting.nodes,
             since: now,
             judged: None,
+            lacks_place_alone: false,
         };
         let class = self.waiting.get(id)?.class;
         self.reserve(id, reservation);
+        let judged = Judged {
+            moment: self.moment(),
+            freed: self.freed_for(id),
+        };
+        self.reservations
+            .note_judged_by_turn(&preemption.gang, judged);
         // Whoever is behind it may preempt others, though less quota is there than it waited for.
         if let Some(class) = class {
             self.wake(class);

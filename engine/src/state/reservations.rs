@@ -8,7 +8,7 @@
 //! Those to whom others give way do not hold up each other, but for those of one Team whose order is strict ([`super::lines`]).
 //! Who preempts counts the victims of those before it as gone, and what is kept for those as taken: so all of them have room once
 //! all victims are gone. When its own victims are gone, or it finds room elsewhere meanwhile, it is judged before anybody else
-//! ([`super::settle`]); should what it needs be held by victims of others
+//! ([`super::settle`]), be it in the middle of a call, if what it finds comes free by a turn in that; should what it needs be held by victims of others
 //! still, it goes on waiting for them. Gangs that end by themselves are waited for like victims, and told nothing.
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
@@ -18,7 +18,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{State, ids::GangId, rounds::Moment};
+use super::{State, clock::earlier, ids::GangId, rounds::Moment};
 use crate::{
     decision::{Blocker, GivesWay, Kept, Why},
     model::{Hold, MOST_SECONDS_AFTER_NOTICE, Running},
@@ -50,6 +50,8 @@ pub(super) struct Reservation {
     pub(super) until: Timestamp,
     /// As of when it was judged last, without success.
     pub(super) judged: Option<Judged>,
+    /// Whether all that lacked then was a place.
+    pub(super) lacks_place_alone: bool,
 }
 
 /// As of when a gang was judged for which something is kept.
@@ -96,6 +98,10 @@ pub(super) struct Reservations {
     spared: BTreeSet<GangUid>,
     /// For whom something is kept, or who gives way, otherwise than when that was asked last.
     changed: BTreeSet<GangUid>,
+    /// Those for whom others began to give way since everybody had a turn last.
+    by_turn: BTreeSet<GangUid>,
+    /// Whether others stood before one of them since it was judged, and do so no longer.
+    pub(super) is_any_to_judge_again: bool,
     /// Whether the last call searched enough before each was judged.
     pub(super) is_any_left: bool,
 }
@@ -244,6 +250,7 @@ impl Reservations {
     pub(super) fn judge_again(&mut self, gang: &GangUid) {
         if let Some(reservation) = self.by_gang.get_mut(gang) {
             reservation.judged = None;
+            self.is_any_to_judge_again = true;
         }
     }
 
@@ -260,11 +267,34 @@ impl Reservations {
         unsettled.map(|(gang, kept)| (gang, kept.is_released()))
     }
 
+    /// Those that were judged as of a moment.
+    pub(super) fn judged_at(&self, moment: Moment) -> impl Iterator<Item = &GangUid> {
+        let judged = self.by_gang.iter();
+        let judged = judged
+            .filter(move |(_, kept)| kept.judged.is_some_and(|judged| judged.moment == moment));
+        judged.map(|(gang, _)| gang)
+    }
+
     /// A gang was judged, in vain.
     pub(super) fn note_judged(&mut self, gang: &GangUid, judged: Judged) {
         if let Some(kept) = self.by_gang.get_mut(gang) {
             kept.judged = Some(judged);
         }
+    }
+
+    /// Others give way to a gang from now on. Without them it was judged just now, in vain: whoever comes next to be judged
+    /// by what came free is not this one, before something does.
+    pub(super) fn note_judged_by_turn(&mut self, gang: &GangUid, judged: Judged) {
+        self.note_judged(gang, judged);
+        self.by_turn.insert(gang.clone());
+    }
+
+    /// Everybody had a turn: the next call judges those, too, for whom others began to give way.
+    pub(super) fn end_turns(&mut self) {
+        for gang in std::mem::take(&mut self.by_turn) {
+            self.judge_again(&gang);
+        }
+        self.is_any_to_judge_again = false;
     }
 
     /// A gang was admitted: what was kept for it may have to be kept again.
@@ -279,6 +309,18 @@ impl Reservations {
         let is_alone =
             |victim: &GangUid| self.by_victim.get(victim).is_some_and(|of| of.len() == 1);
         victims.into_iter().filter(is_alone).collect()
+    }
+
+    /// The clock went back by so much: nothing is kept for longer by that.
+    pub(super) fn end_earlier(&mut self, seconds: i64) {
+        let kept = self.by_gang.iter_mut().chain(&mut self.admitted);
+        for (gang, kept) in kept {
+            kept.until = earlier(kept.until, seconds);
+            self.changed.insert(gang.clone());
+        }
+        let by_end = self.by_gang.iter();
+        let by_end = by_end.map(|(gang, kept)| (kept.until, gang.clone()));
+        self.by_end = by_end.collect();
     }
 
     /// Those whose time is over.
@@ -303,6 +345,8 @@ impl State {
         let ending = ending.filter_map(told);
         let ending = ending.filter_map(|gang| Some((gang, gang.ending_since?)));
         let counted_on = victims.chain(ending);
+        // Whoever was told by a clock that was ahead is counted on no longer by that.
+        let counted_on = counted_on.map(|(gang, told_at)| (gang, told_at.min(since)));
         let counted_on = counted_on.map(|(gang, told_at)| gang.counted_on_until(told_at));
         let least = Timestamp(since.0.saturating_add(MOST_SECONDS_AFTER_NOTICE));
         counted_on.fold(least, Timestamp::max)
@@ -411,6 +455,7 @@ impl State {
 
     /// A gang holds nothing any more: nobody has to wait for it.
     pub(super) fn note_released(&mut self, gang: &GangUid) {
+        self.running.note_released(gang);
         self.reservations.note_released(gang);
     }
 

@@ -87,6 +87,7 @@ impl State {
             since,
             until: Timestamp(now.0.saturating_add(lasts_seconds)),
             judged: None,
+            lacks_place_alone: false,
         };
         self.reserve(id, reservation);
         let ahead = self.ahead(id, &reserved.flavor);

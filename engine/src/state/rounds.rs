@@ -99,27 +99,31 @@ impl State {
         let mut work = Work::within(budget, now);
         let mut left = budget.left;
         loop {
-            self.admit_beside_places(budget, &mut left, decisions, &mut work);
-            if decisions.is_cut_short() || !self.settle_places() {
+            let is_room_freed = self.admit_beside_places(budget, &mut left, decisions, &mut work);
+            if decisions.is_cut_short() || !(is_room_freed || self.settle_places()) {
                 break;
             }
         }
         self.note_freed_by_turns();
+        if !decisions.is_cut_short() {
+            self.reservations.end_turns();
+        }
         decisions.visited = work.visited;
     }
 
-    /// Admits what can be admitted with the places kept that are.
+    /// Admits what can be admitted with the places kept that are. Whether it ended before that since a turn may have freed room for somebody
+    /// for whom something is kept: it goes on as after a commit that ended there.
     fn admit_beside_places(
         &mut self,
         budget: &Budget,
         left: &mut CommitRoom,
         decisions: &mut Decisions,
         work: &mut Work,
-    ) {
+    ) -> bool {
         self.wake_whoever_may_preempt(work.now);
         self.settle_reservations(budget, left, decisions, work);
         if decisions.exhausted {
-            return;
+            return false;
         }
         // Who was not judged yet when the last call was interrupted is judged before anybody is woken anew: else what
         // changes again and again would keep the first of them busy, and the last ones waiting.
@@ -130,7 +134,9 @@ impl State {
         let (mut asked, mut before) = (0, self.cluster.visited());
         loop {
             while std::mem::take(&mut goes_on) || self.open_groups(work) {
-                self.admit_awake(budget, left, decisions, work);
+                if self.admit_awake(budget, left, decisions, work) {
+                    return true;
+                }
                 if decisions.is_cut_short() {
                     self.waits.was_interrupted = decisions.interrupted;
                     break;
@@ -157,6 +163,7 @@ impl State {
         if !decisions.is_cut_short() {
             self.end_round();
         }
+        false
     }
 
     /// Nobody is awake any more. That may be so from the beginning, if the last call was cut short after the last of them.
@@ -167,15 +174,16 @@ impl State {
         self.close_groups();
     }
 
-    /// Admits those who are awake, until none of them fits or the budget ends.
+    /// Admits those who are awake, until none of them fits or the budget ends; or until a turn may have freed room for somebody for whom
+    /// something is kept: whether that is so.
     fn admit_awake(
         &mut self,
         budget: &Budget,
         left: &mut CommitRoom,
         decisions: &mut Decisions,
         work: &mut Work,
-    ) {
-        let mut contenders = Contenders::default();
+    ) -> bool {
+        let (mut contenders, mut is_room_freed) = (Contenders::default(), false);
         loop {
             let listed = self.first_listed(work);
             let first = contenders.order.first().map(|(turn, _)| turn);
@@ -239,6 +247,16 @@ impl State {
                 }
             }
             self.served.insert(team);
+            let may_free = served.by_preemption || self.reservations.is_any_to_judge_again;
+            is_room_freed = may_free && self.frees_room_by_turn(work);
+            if is_room_freed {
+                break;
+            }
+            // Nobody was asked whether it has room by that: whoever has is judged first by the next call.
+            if may_free && work.is_enough() {
+                decisions.interrupted = true;
+                break;
+            }
             self.lower_heads(&mut contenders, &served, work);
             self.compete_anew(&mut contenders.fair, &served, work);
         }
@@ -248,6 +266,7 @@ impl State {
         for team in contenders.fair.all() {
             self.list(team, true);
         }
+        is_room_freed
     }
 
     /// A Team contends from now on: with others of its tree where shares are fair, else with all.

@@ -111,10 +111,14 @@ impl RunningGangs {
             pods.remove(pod);
             if pods.is_empty() {
                 self.pods.remove(gang);
-                if self.ending.contains(gang) {
-                    self.remove(gang);
-                }
             }
+        }
+    }
+
+    /// A gang holds nothing any more. Of one whose only pod is charged otherwise from now on that is not so: it ends still, if it did.
+    pub(super) fn note_released(&mut self, gang: &GangUid) {
+        if self.ending.contains(gang) {
+            self.remove(gang);
         }
     }
 }

@@ -50,6 +50,7 @@ impl State {
             }
         }
         while self.settle_in_turn(budget, left, decisions, work) {}
+        self.reservations.is_any_to_judge_again = false;
     }
 
     /// Judges each once that was not judged as things are. Whether they are to be judged again: what was kept for one that is over
@@ -102,10 +103,16 @@ impl State {
         self.reservations.is_any_left = is_any_left || is_any_over;
         if !is_any_over {
             // To those that were judged already, what was kept again meanwhile is the moment of before.
-            let moment = self.moment();
+            let now = self.moment();
+            if now != moment {
+                let judged_before = self.reservations.judged_at(moment);
+                kept.extend(
+                    judged_before.filter_map(|uid| Some((uid.clone(), self.waiting.id(uid)?))),
+                );
+            }
             for (uid, id) in kept {
                 let freed = self.freed_for(id);
-                let judged = Judged { moment, freed };
+                let judged = Judged { moment: now, freed };
                 self.reservations.note_judged(&uid, judged);
             }
         }
@@ -130,8 +137,58 @@ impl State {
             || self.cluster.topologies_changed_since(nodes)
     }
 
-    /// Everybody had its turn: where others began to give way, more may be free by then than whoever gives way to a preemptor leaves. Those
-    /// for whom something is kept, and that were judged before that, are judged by the next call, though nothing is observed until then.
+    /// Somebody had a turn. Where others began to give way by that, more may be free once all victims are gone than their preemptor takes;
+    /// and in a strict order somebody else may be first now. Whether somebody for whom something is kept may have room by
+    /// that: it is judged before anybody else has a turn. Else it would be so only if a commit happened to end here, and otherwise
+    /// somebody behind it would take what it could have, and its victims go for nothing.
+    pub(super) fn frees_room_by_turn(&mut self, work: &mut Work) -> bool {
+        if work.is_enough() {
+            return false;
+        }
+        let moment = self.moment();
+        let unsettled = self.reservations.unsettled(moment);
+        let unsettled = unsettled.filter_map(|(uid, is_released)| {
+            let id = self.waiting.id(uid)?;
+            let judged = self.reservations.of(uid)?.judged;
+            let is_helped = judged.is_none_or(|judged| self.has_come_free_since(id, judged));
+            is_helped.then(|| (uid.clone(), id, is_released))
+        });
+        let unsettled: Vec<(GangUid, GangId, bool)> = unsettled.collect();
+        for (uid, id, is_released) in unsettled {
+            let has_room = if is_released {
+                self.has_quota_now(id)
+            } else {
+                self.finds_room_elsewhere(id, work)
+            };
+            if has_room {
+                return true;
+            }
+            if !is_released {
+                let freed = self.freed_for(id);
+                self.reservations
+                    .note_judged(&uid, Judged { moment, freed });
+            }
+        }
+        self.reservations.is_any_to_judge_again = false;
+        false
+    }
+
+    /// Whether nothing stands in the way of a gang by now, and what is kept for it is not charged to anybody any more. Nobody's turn
+    /// makes a place on a node, for whom that is all that lacks.
+    fn has_quota_now(&self, id: GangId) -> bool {
+        let Some(waiting) = self.waiting.get(id) else {
+            return false;
+        };
+        let node = self.teams.get(waiting.team).and_then(|team| team.node);
+        let kept = self.reservations.of(&waiting.gang.uid);
+        let has_quota = |(node, kept): (NodeId, &Reservation)| {
+            !kept.lacks_place_alone && has_quota(&self.moments.now, node, &kept.charges)
+        };
+        waiting.obstacle().is_none() && node.zip(kept).is_some_and(has_quota)
+    }
+
+    /// Everybody had its turn. If searches in vain had taken enough by then, those were not asked for whom something is kept and that may
+    /// have room since others began to give way: they are judged by the next call, though nothing is observed until then.
     pub(super) fn note_freed_by_turns(&mut self) {
         let moment = self.moment();
         let reservations = &self.reservations;
@@ -144,7 +201,7 @@ impl State {
     }
 
     /// How often something has come free in the tree of a gang's Team.
-    fn freed_for(&self, id: GangId) -> u64 {
+    pub(super) fn freed_for(&self, id: GangId) -> u64 {
         let root = self.waiting.get(id).and_then(|it| self.root_of(it.team));
         root.map_or(0, |root| self.moments.freed(root))
     }
@@ -193,12 +250,20 @@ impl State {
         } else {
             self.judge(class, id, work)
         };
-        let Ok(fitting) = judged else {
-            if !is_released || self.fits_afterwards_at(id, &kept) {
-                self.reserve(id, kept);
-                return Settled::Kept;
+        let fitting = match judged {
+            Ok(fitting) => fitting,
+            Err(refusals) => {
+                if !is_released || self.fits_afterwards_at(id, &kept) {
+                    let lacks_place_alone = lack_place_alone(&refusals);
+                    let kept = Reservation {
+                        lacks_place_alone,
+                        ..kept
+                    };
+                    self.reserve(id, kept);
+                    return Settled::Kept;
+                }
+                return Settled::Over;
             }
-            return Settled::Over;
         };
         let fitting = self.grow(id, fitting, &budget.empty, work);
         let Some(needs) = self.needs_of(id, &fitting) else {
@@ -326,6 +391,17 @@ impl State {
         };
         claims.filter(is_left).collect()
     }
+}
+
+/// Whether a gang was refused on every Flavor since there is no place.
+fn lack_place_alone(refusals: &[Refusing]) -> bool {
+    let is_place = |refusing: &Refusing| {
+        matches!(
+            refusing,
+            Refusing::NoPlace { .. } | Refusing::TooFewDevices(_)
+        )
+    };
+    !refusals.is_empty() && refusals.iter().all(is_place)
 }
 
 /// Whether so much is available to a Team.

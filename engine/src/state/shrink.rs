@@ -30,7 +30,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::State;
+use super::{State, clock::earlier};
 use crate::{
     amount::{Amount, FlavorResource},
     decision::OverQuota,
@@ -84,6 +84,17 @@ impl Shrinking {
     /// When somebody is to go who is not told yet.
     pub(super) fn due_next(&self) -> Option<Timestamp> {
         self.waiting.first().map(|(at, _)| *at)
+    }
+
+    /// The clock went back by so much: nobody waits for longer by that.
+    pub(super) fn count_from_earlier(&mut self, seconds: i64) {
+        let chosen = self.chosen.values_mut().map(|chosen| &mut chosen.since);
+        for since in chosen.chain(self.before.values_mut()) {
+            *since = earlier(*since, seconds);
+        }
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let waiting = waiting.map(|(at, gang)| (earlier(at, seconds), gang));
+        self.waiting = waiting.collect();
     }
 }
 

@@ -27,7 +27,9 @@ pub(crate) fn decide_in_slices(state: &mut State, now: Timestamp, gangs: usize) 
     }
 }
 
-/// Whether somebody is left to be asked by a later call, a second after this one.
+/// Whether somebody who searched for victims in vain is left to be asked by a later call, a second after this one. How many are asked at
+/// once is a matter of cost, so with small commits more of them may be asked by then (ADR 18, "Asking again"): where some are left, the size
+/// of a commit may change who is admitted.
 pub(crate) fn leaves_some(decisions: &Decisions, now: Timestamp) -> bool {
     decisions.look_again_at == Some(Timestamp(now.0 + 1))
 }

@@ -12,5 +12,7 @@ mod common;
 mod preempting_at_once;
 mod preemption;
 mod shrink;
+#[path = "../common/slices.rs"]
+mod slices;
 mod strict_preemption;
 mod within_nominal;

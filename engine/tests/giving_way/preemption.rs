@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::common::*;
+use crate::{common::*, slices::decide_in_slices};
 use muster_engine::{
     Cohort, Decisions, Gang, GangUid, Hold, Preemption, Reserved, Running, State, Team, Timestamp,
     Update, Why,
@@ -1774,15 +1774,22 @@ fn who_waits_for_victims_is_judged_again_once_others_go_for_somebody_else() {
     ]);
     assert_eq!(world.decide().admissions.len(), 3);
     // Two are free. Once `v1` is gone and `q` is there, nothing is: `p` has to wait for that.
-    for (preemptor, victim) in [
-        (with_priority(5, gang("q", "a", 1, 4)), "v1"),
-        (with_priority(3, gang("p", "a", 1, 2)), "v2"),
-        (with_priority(4, gang("r", "a", 1, 3)), "v3"),
+    // `r` needs three of the eight that `v3` leaves: `p` has enough then, at once and once all others are gone, though `v2` stays.
+    for (preemptor, victim, starts, stays) in [
+        (with_priority(5, gang("q", "a", 1, 4)), "v1", vec![], vec![]),
+        (with_priority(3, gang("p", "a", 1, 2)), "v2", vec![], vec![]),
+        (
+            with_priority(4, gang("r", "a", 1, 3)),
+            "v3",
+            vec!["p"],
+            vec![GangUid::from("v2")],
+        ),
     ] {
         let gang = preemptor.uid.clone();
         world.submit([preemptor]);
         let decisions = world.decide();
-        assert_eq!(admitted(&decisions), [""; 0]);
+        assert_eq!(admitted(&decisions), starts, "{gang}");
+        assert_eq!(decisions.spared, stays, "{gang}");
         let [preemption] = decisions.preemptions.as_slice() else {
             panic!("{gang}: {:?}", decisions.preemptions);
         };
@@ -1790,11 +1797,100 @@ fn who_waits_for_victims_is_judged_again_once_others_go_for_somebody_else() {
         assert_eq!(preemption.gang, gang);
         assert_eq!(victims.collect::<Vec<_>>(), [victim]);
         let is_due = decisions.look_again_at == Some(Timestamp(world.now + 1));
-        // Whoever waited before may be helped by who goes from now on.
-        assert_eq!(is_due, gang.as_str() != "q", "{gang}");
+        assert!(!is_due, "{gang}: everybody was judged");
     }
-    // `r` needs three of the eight that `v3` leaves: `p` has enough by now, at once and once all others are gone, though `v2` stays.
-    let decisions = world.decide();
-    assert_eq!(admitted(&decisions), ["p"]);
-    assert_eq!(decisions.spared, [GangUid::from("v2")]);
+}
+
+/// A defect once: who was behind it in the line took what others left by giving way to a third one, unless a commit ended in between.
+#[test]
+fn who_has_room_as_others_go_for_somebody_else_has_it_before_those_behind_it_however_commits_are_cut()
+ {
+    let mut world = World::new(
+        6,
+        8,
+        vec![preempting("a", None, 16), preempting("z", None, 1)],
+    );
+    world.submit([
+        gang("v1", "a", 1, 2),
+        with_priority(1, gang("v2", "a", 1, 4)),
+        with_priority(2, gang("v3", "a", 1, 8)),
+    ]);
+    assert_eq!(world.decide().admissions.len(), 3);
+    for preemptor in [
+        with_priority(5, gang("q", "a", 1, 4)),
+        with_priority(3, gang("p", "a", 1, 2)),
+    ] {
+        world.submit([preemptor]);
+        assert_eq!(world.decide().preemptions.len(), 1);
+    }
+    // Two are free, for `p` or for `behind`. `other` has its turn between `third` and whoever takes them.
+    world.submit([
+        with_priority(4, gang("third", "a", 1, 3)),
+        gang("other", "z", 1, 1),
+        gang("behind", "a", 1, 2),
+    ]);
+    for gangs in [1, 2, usize::MAX] {
+        let now = Timestamp(world.now + 1);
+        let slices = decide_in_slices(&mut world.state.clone(), now, gangs);
+        let starting: Vec<String> = slices.iter().flat_map(admitted).collect();
+        assert_eq!(starting, ["p", "other"], "{gangs} in a commit");
+        let going = slices.iter().flat_map(|slice| told(&slice.preemptions));
+        let going: Vec<String> = going.collect();
+        assert_eq!(going, ["third: v3 InTeam"], "{gangs} in a commit");
+        let spared = slices.iter().flat_map(|slice| &slice.spared);
+        let spared: Vec<&str> = spared.map(GangUid::as_str).collect();
+        assert_eq!(spared, ["v2"], "{gangs} in a commit");
+    }
+}
+
+/// A defect once: it was kept for as long besides as the clock had been ahead.
+#[test]
+fn what_is_kept_for_a_gang_is_kept_no_longer_though_the_clock_goes_back() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.now = 100_000;
+    world.submit([gang("stuck", "a", 1, 8)]);
+    assert_eq!(admitted(&world.decide()), ["stuck"]);
+    world.submit([with_priority(5, gang("high", "a", 1, 8))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
+    let until = |world: &World| world.state.kept_for(&"high".into()).map(|kept| kept.until);
+    let first = until(&world);
+    assert_eq!(first, Some(Timestamp(world.now + MOST_SECONDS)));
+    // A little is nothing that anybody has to be told.
+    world.now -= 30;
+    world.decide();
+    assert_eq!(until(&world), first);
+    let was_at = 100_002;
+    world.now = 1_000;
+    world.decide();
+    let ahead = was_at - world.now;
+    assert_eq!(until(&world), first.map(|at| Timestamp(at.0 - ahead)));
+    let changed = world.state.take_changed_preemptions();
+    assert!(changed.contains(&GangUid::from("high")), "{changed:?}");
+    world.now = 1_000 + MOST_SECONDS;
+    world.decide();
+    assert_eq!(until(&world), None);
+    assert!(!matches!(why(&world.state, "high"), Why::Preemption { .. }));
+}
+
+/// A defect once: a gang that ends was forgotten when its only pod was charged otherwise from then on, and somebody else went.
+#[test]
+fn who_ends_is_counted_on_though_what_it_holds_is_charged_otherwise_by_now() {
+    let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+    world.submit([
+        gang("ends", "a", 1, 4),
+        with_priority(-1, gang("low", "a", 1, 4)),
+    ]);
+    assert_eq!(admitted(&world.decide()), ["ends", "low"]);
+    world.state.apply(Update::Ending("ends".into()));
+    // Its node is lost for a moment.
+    let mut hold = world.holds[&GangUid::from("ends")][0].clone();
+    for is_lost in [true, false] {
+        hold.charged_to_node = is_lost;
+        world.state.apply(Update::Hold(hold.clone()));
+    }
+    world.submit([with_priority(10, gang("high", "a", 1, 4))]);
+    assert_eq!(told(&world.decide().preemptions), ["high: ends InTeam"]);
+    world.released("ends");
+    assert_eq!(admitted(&world.decide()), ["high"]);
+    assert!(world.running().contains(&"low".to_owned()));
 }

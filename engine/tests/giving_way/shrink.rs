@@ -798,3 +798,18 @@ fn nobody_goes_for_gpus_of_which_a_driver_says_nothing_while_they_are_held() {
     decide_at(&mut state, 800 + LASTS_SECONDS);
     assert_eq!(going(&state, &gangs), ["silent"]);
 }
+
+/// A defect once: nobody went before the clock was as late again as it had been.
+#[test]
+fn whoever_goes_for_a_limit_goes_no_later_though_the_clock_goes_back() {
+    let gangs: &[Gang<'_>] = &[("a", "t", 5, 1, 4), ("b", "t", 5, 2, 4)];
+    let mut state = with(&[evicting("t", None, 4)], gangs);
+    decide_at(&mut state, 100_000);
+    let decisions = decide_at(&mut state, 1_000);
+    let due = Timestamp(1_000 + LASTS_SECONDS);
+    assert_eq!(decisions.look_again_at, Some(due));
+    decide_at(&mut state, due.0 - 1);
+    assert_eq!(going(&state, gangs), [""; 0]);
+    decide_at(&mut state, due.0);
+    assert_eq!(going(&state, gangs), ["b"]);
+}

@@ -770,3 +770,19 @@ fn recorded_use_of_a_clock_that_is_ahead_counts_as_of_now() {
     assert_eq!(admitted(&decide_at(&mut state, 0)), ["b0", "a0"]);
     assert_eq!(used(&state, "a"), i64::MAX);
 }
+
+/// A defect once: no sample was taken before the clock was as late again as it had been.
+#[test]
+fn use_is_sampled_as_often_though_the_clock_goes_back() {
+    let mut state = state(vec![node("n0", "", 4)], vec![fair_team(4)]);
+    let gangs = [asks("a", "a0", 0, 4)];
+    submit(&mut state, gangs.clone());
+    let decisions = decide_at(&mut state, 100_000);
+    commit(&mut state, &gangs, &decisions);
+    assert_eq!(used(&state, "a"), 2_000);
+    let due = Timestamp(1_000 + HALF_LIFE);
+    let look_again_at = decide_at(&mut state, 1_000).look_again_at;
+    assert_eq!((used(&state, "a"), look_again_at), (2_000, Some(due)));
+    decide_at(&mut state, due.0);
+    assert_eq!(used(&state, "a"), 3_000);
+}

@@ -178,6 +178,17 @@ impl Model {
         } else {
             model.preempt(head.gang, &head.verdict);
         }
+        let settled = model.settle_after_turn(head.gang);
+        let until = at.admissions + settled.len();
+        if decided.admissions.get(at.admissions..until) != Some(settled.as_slice()) {
+            let decisions = at.admissions + at.preemptions;
+            let text = format!(
+                "after {decisions} decisions the turn of {} makes room for {settled:?}; {decided:?}",
+                head.gang
+            );
+            return Err((decisions, text));
+        }
+        at.admissions = until;
         let mut served = served.clone();
         served.insert(head.class.0);
         model.follow(decided, at, &served)

@@ -6,7 +6,7 @@ use super::{
     judge::is_available,
     model::{Charges, MOST_SECONDS, Model, Uid},
 };
-use crate::model::Tree;
+use crate::model::{Name, Tree};
 
 impl Model {
     /// Those for whom something is kept, in their order.
@@ -56,11 +56,51 @@ impl Model {
 
     /// Admits those whose victims are gone, and those that found room without: who and for what, in order.
     pub(super) fn settle(&mut self) -> Vec<(Uid, Charges)> {
-        let mut admitted = Vec::new();
+        self.settle_those(|_, _, _| true)
+    }
+
+    /// A gang had its turn. Where others give way for it, somebody of its tree for whom something was kept before may have room by that; and
+    /// where it was admitted in a strict order, somebody of its Team, who stood behind it. They are judged before anybody has
+    /// another turn; the gang itself, which was judged just now, and the rest of its tree only once one of them got something.
+    pub(super) fn settle_after_turn(&mut self, gang: Uid) -> Vec<(Uid, Charges)> {
+        let (root, team) = (self.root_of(gang), self.gangs[&gang].asked.team);
+        let by_preemption = self.kept.contains_key(&gang);
+        let is_asked = |model: &Self, other: Uid, is_first: bool| {
+            let is_helped = if by_preemption {
+                other != gang
+            } else {
+                model.gangs[&other].asked.team == team
+            };
+            model.root_of(other) == root && (is_helped || !is_first)
+        };
+        if !by_preemption && !self.limits.strict.contains(&team) {
+            return Vec::new();
+        }
+        let has_room = |other| {
+            if self.is_released(other) {
+                self.has_quota_now(other)
+            } else {
+                self.finds_room_elsewhere(other)
+            }
+        };
+        let mut reserved = self.reserved().into_iter();
+        let is_any_helped = reserved.any(|other| is_asked(self, other, true) && has_room(other));
+        if is_any_helped {
+            return self.settle_those(is_asked);
+        }
+        Vec::new()
+    }
+
+    /// Admits those that are asked, the first time and once one of them needs nothing kept any more.
+    fn settle_those(&mut self, is_asked: impl Fn(&Self, Uid, bool) -> bool) -> Vec<(Uid, Charges)> {
+        let (mut admitted, mut is_first) = (Vec::new(), true);
         loop {
             let before = self.kept.len();
             for gang in self.reserved() {
-                let is_released = self.kept[&gang].waits_for().next().is_none();
+                if !is_asked(self, gang, is_first) {
+                    continue;
+                }
+                let is_released = self.is_released(gang);
                 if is_released || self.finds_room_elsewhere(gang) {
                     admitted.extend(self.settle_one(gang, is_released));
                 }
@@ -68,7 +108,25 @@ impl Model {
             if self.kept.len() == before {
                 return admitted;
             }
+            is_first = false;
         }
+    }
+
+    /// Whether nobody is waited for any more for a gang for which something is kept.
+    fn is_released(&self, gang: Uid) -> bool {
+        self.kept[&gang].waits_for().next().is_none()
+    }
+
+    fn has_quota_now(&self, gang: Uid) -> bool {
+        let team = self.gangs[&gang].asked.team;
+        is_available(&self.trees().now, team, &self.kept[&gang].charges, true)
+    }
+
+    /// The root of the tree of a gang's Team.
+    fn root_of(&self, gang: Uid) -> Name {
+        let team = self.gangs[&gang].asked.team;
+        let above = Tree::new(&self.limits.nodes, []).ancestors(team);
+        above.last().copied().unwrap_or(team)
     }
 
     fn settle_one(&mut self, gang: Uid, is_released: bool) -> Option<(Uid, Charges)> {
