@@ -20,6 +20,16 @@ pub enum Failure {
         /// What came of loading it.
         cause: String,
     },
+    /// The kernel has no such slice.
+    #[error(
+        "{file}: {cause}: the GPU has no such slice (MIG), or the driver is older than 450 and knows none"
+    )]
+    SliceMissing {
+        /// The kernel's description of it.
+        file: PathBuf,
+        /// What is wrong with that.
+        cause: String,
+    },
     /// The driver root cannot be looked at.
     #[error("driver root {root}: {cause}")]
     Root {
