@@ -1,5 +1,5 @@
 //! Device nodes. Their numbers are the kernel's, so the runtime makes them itself: whether they exist on the host, and in
-//! which `/dev`, does not matter.
+//! which `/dev`, does not matter. (In a user namespace nobody makes any: there runtimes mount the host's by the same paths.)
 
 use std::{
     collections::BTreeMap,
