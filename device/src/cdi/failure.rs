@@ -30,6 +30,17 @@ pub enum Failure {
         /// What is wrong with that.
         cause: String,
     },
+    /// The container toolkit's hook is not there.
+    #[error(
+        "{path}: {cause}: install NVIDIA's container toolkit, name its nvidia-cdi-hook or nvidia-ctk (--toolkit-hook), or leave \
+         that out for the hook that Muster brings"
+    )]
+    HookMissing {
+        /// Where it would be on the host.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
     /// The driver root cannot be looked at.
     #[error("driver root {root}: {cause}")]
     Root {
