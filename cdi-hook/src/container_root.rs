@@ -13,7 +13,7 @@ use rustix::{
     io::{Errno, Result},
 };
 
-use crate::Failure;
+use crate::{Failure, writable};
 
 /// How often the kernel is asked again when something moved while it looked.
 const TRIES: usize = 64;
@@ -32,8 +32,20 @@ pub(crate) struct Directory {
 }
 
 impl ContainerRoot {
-    /// Opens it. The host's own root is none.
+    /// Opens it, and makes it writable if it is not. The host's own root is none.
     pub(crate) fn open(path: &Path) -> std::result::Result<Self, Failure> {
+        let opened = Self::open_as_it_is(path)?;
+        if !writable::is_read_only(&opened.directory) {
+            return Ok(opened);
+        }
+        match writable::for_us_alone(path, &opened.directory) {
+            Ok(()) => Self::open_as_it_is(path),
+            // All may be done already. If it is not, writing fails, and says what would work.
+            Err(_) => Ok(opened),
+        }
+    }
+
+    fn open_as_it_is(path: &Path) -> std::result::Result<Self, Failure> {
         let failed = |error: Errno| Failure::runtime(&path.display(), &error);
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = fs::open(path, flags, Mode::empty()).map_err(failed)?;

@@ -6,7 +6,8 @@
 //!
 //! * Every path in the container is opened by the kernel inside the container's root (`openat2`), links included.
 //! * Nothing of the container is executed, and the environment is never read.
-//! * It writes only to the root file system of the container, never to a volume that is mounted in it.
+//! * It writes only to the root file system of the container, never to a volume that is mounted in it. Where the runtime has made
+//!   that root read-only already, it does so by mounts of its own.
 //! * What is read is bounded: the runtime's state, the container's configuration, the cache that the image brought.
 //! * Each write replaces a name as a whole. Run twice, the second run changes nothing.
 //!
@@ -19,6 +20,7 @@ mod failure;
 mod links;
 mod loader_cache;
 mod state;
+mod writable;
 
 pub use command::{Command, Library, Link, Machine};
 pub use failure::Failure;

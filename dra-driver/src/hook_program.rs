@@ -93,7 +93,8 @@ impl HookProgram {
         self.install()
     }
 
-    /// Removes other versions, but for those that `named` tells. It is asked only if there are any.
+    /// Removes other versions, but for those that `named` tells, in whatever directory: this one may have had another name
+    /// before (on some systems `/opt` is a link), and names of files tell their content. It is asked only if there are any.
     pub fn remove_others(
         &self,
         named: impl FnOnce() -> io::Result<BTreeSet<PathBuf>>,
@@ -103,7 +104,11 @@ impl HookProgram {
             return Ok(());
         }
         let named = named()?;
-        for other in others.into_iter().filter(|other| !named.contains(other)) {
+        let is_named = |other: &Path| {
+            let mut named = named.iter();
+            named.any(|path| path.file_name() == other.file_name())
+        };
+        for other in others.into_iter().filter(|other| !is_named(other)) {
             tracing::info!(file = %other.display(), "a hook program that no CDI file names is removed");
             files::remove(&other)?;
         }
@@ -229,6 +234,19 @@ mod tests {
             f.installed(),
             &paths(&[&three]) | &BTreeSet::from([foreign])
         );
+    }
+
+    #[test]
+    fn a_version_stays_that_a_file_names_by_another_way_to_its_directory() {
+        let f = Fixture::new();
+        let (one, two) = (f.version("one"), f.version("two"));
+        for program in [&one, &two] {
+            program.install().unwrap();
+        }
+        let other_way = Path::new("/opt/muster/bin").join(one.path.file_name().unwrap());
+        two.remove_others(|| Ok(BTreeSet::from([other_way])))
+            .unwrap();
+        assert_eq!(f.installed(), paths(&[&one, &two]));
     }
 
     /// Set where the test runs once more, with such a directory mounted.

@@ -212,6 +212,8 @@ impl Store {
                 device: device.device.clone(),
                 uuid: device.unit.gpu.clone(),
                 minor: device.minor,
+                // A device is a whole GPU.
+                slice: None,
             })
             .collect();
         let text = serde_json::to_string(record)

@@ -7,3 +7,4 @@ mod hostile;
 mod links;
 mod loader;
 mod mounts;
+mod runtimes;

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    nodes::NVIDIA_MAJOR,
+    Failure,
+    nodes::{Capabilities, NVIDIA_MAJOR},
     spec::{Device, DeviceNode, Edits, Spec, VERSION},
 };
 
@@ -19,6 +20,17 @@ pub struct ClaimedGpu {
     pub uuid: String,
     /// Minor number.
     pub minor: u32,
+    /// The slice of it that the claim has; the whole GPU without.
+    pub slice: Option<MigSlice>,
+}
+
+/// A slice of a GPU: a compute instance in a GPU instance, numbered as NVML does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MigSlice {
+    /// The GPU instance, which has memory of its own.
+    pub gpu_instance: u32,
+    /// The compute instance in it.
+    pub compute_instance: u32,
 }
 
 /// The spec with these GPUs, each once however many requests have it, and what every container with one of them gets.
@@ -28,7 +40,8 @@ pub(super) fn spec(
     gpus: &[ClaimedGpu],
     annotations: BTreeMap<String, String>,
     common: Edits,
-) -> Spec {
+    capabilities: &Capabilities<'_>,
+) -> Result<Spec, Failure> {
     let mut once: Vec<&ClaimedGpu> = Vec::new();
     for gpu in gpus {
         if once.iter().all(|known| known.device != gpu.device) {
@@ -42,29 +55,41 @@ pub(super) fn spec(
         "NVIDIA_VISIBLE_DEVICES=void".to_owned(),
     ];
     env.extend(common.env);
-    Spec {
+    let devices: Result<Vec<_>, Failure> = once
+        .into_iter()
+        .map(|gpu| device(claim_uid, gpu, capabilities))
+        .collect();
+    Ok(Spec {
         cdi_version: VERSION.to_owned(),
         kind: format!("{vendor}/{CLASS}"),
         annotations,
-        devices: once.into_iter().map(|gpu| device(claim_uid, gpu)).collect(),
+        devices: devices?,
         container_edits: Edits { env, ..common },
-    }
+    })
 }
 
 /// Its variable is its own, so that a container with several claims, or with some requests of one, sees
 /// exactly what it got; `MUSTER_VISIBLE_GPUS` is the whole claim, and with several claims the last one.
-fn device(claim_uid: &str, gpu: &ClaimedGpu) -> Device {
+fn device(
+    claim_uid: &str,
+    gpu: &ClaimedGpu,
+    capabilities: &Capabilities<'_>,
+) -> Result<Device, Failure> {
     let variable = gpu.device.to_ascii_uppercase().replace('-', "_");
-    Device {
+    let mut device_nodes = vec![DeviceNode::character(
+        format!("/dev/nvidia{}", gpu.minor),
+        NVIDIA_MAJOR,
+        i64::from(gpu.minor),
+    )];
+    if let Some(slice) = gpu.slice {
+        device_nodes.extend(capabilities.of(gpu.minor, slice)?);
+    }
+    Ok(Device {
         name: format!("{claim_uid}-{}", gpu.device),
         container_edits: Edits {
             env: vec![format!("MUSTER_{variable}={}", gpu.uuid)],
-            device_nodes: vec![DeviceNode::character(
-                format!("/dev/nvidia{}", gpu.minor),
-                NVIDIA_MAJOR,
-                i64::from(gpu.minor),
-            )],
+            device_nodes,
             ..Edits::default()
         },
-    }
+    })
 }

@@ -9,7 +9,7 @@ use std::{
 use super::{
     ClaimedGpu, Driver, Failure,
     claim::{self, CLASS},
-    nodes,
+    nodes::{self, Capabilities},
     spec::{Edits, Spec},
 };
 use crate::files;
@@ -80,7 +80,16 @@ impl Directory {
                 ..Edits::default()
             },
         };
-        let spec = claim::spec(&self.vendor, claim_uid, gpus, annotations, common);
+        // After the others: for those the kernel's module was loaded.
+        let capabilities = Capabilities::of_kernel(&self.proc);
+        let spec = claim::spec(
+            &self.vendor,
+            claim_uid,
+            gpus,
+            annotations,
+            common,
+            &capabilities,
+        )?;
         let content = serde_json::to_vec_pretty(&spec).map_err(io::Error::from)?;
         // Container runtimes of any user may read it.
         Ok(files::write_whole(&self.file(claim_uid), &content, 0o644)?)
@@ -121,6 +130,7 @@ mod tests {
             device: format!("gpu-{index}"),
             uuid: format!("GPU-{index}"),
             minor: index,
+            slice: None,
         }
     }
 

@@ -23,6 +23,7 @@ impl Driver {
     pub(super) fn edits(&self, proc: &Path) -> Result<Edits, Failure> {
         let device_nodes = nodes::complete(proc, &*self.modules)?;
         let root = self.root.open()?;
+        self.hooks.look(&root)?;
         let libraries = libraries::find(&root, version::of_kernel(proc))?;
         let mut mounts: Vec<_> = libraries.mounts().collect();
         mounts.extend(other_files::mounts(&root, &libraries.version));
@@ -39,6 +40,7 @@ impl Driver {
     pub fn look(&self, proc: &Path) -> Result<(String, Vec<&'static str>), Failure> {
         nodes::complete(proc, &*self.modules)?;
         let root = self.root.open()?;
+        self.hooks.look(&root)?;
         let libraries = libraries::find(&root, version::of_kernel(proc))?;
         Ok((libraries.version, libraries.missing))
     }

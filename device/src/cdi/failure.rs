@@ -20,6 +20,27 @@ pub enum Failure {
         /// What came of loading it.
         cause: String,
     },
+    /// The kernel has no such slice.
+    #[error(
+        "{file}: {cause}: the GPU has no such slice (MIG), or the driver is older than 450 and knows none"
+    )]
+    SliceMissing {
+        /// The kernel's description of it.
+        file: PathBuf,
+        /// What is wrong with that.
+        cause: String,
+    },
+    /// The container toolkit's hook is not there.
+    #[error(
+        "{path}: {cause}: install NVIDIA's container toolkit, name its nvidia-cdi-hook or nvidia-ctk (--toolkit-hook), or leave \
+         that out for the hook that Muster brings"
+    )]
+    HookMissing {
+        /// Where it would be on the host.
+        path: PathBuf,
+        /// What is wrong.
+        cause: String,
+    },
     /// The driver root cannot be looked at.
     #[error("driver root {root}: {cause}")]
     Root {

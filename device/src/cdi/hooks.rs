@@ -7,7 +7,7 @@ use std::{
 
 use muster_cdi_hook::Command;
 
-use super::{libraries::Libraries, spec::Hook};
+use super::{Failure, driver_root::OpenRoot, libraries::Libraries, spec::Hook};
 
 /// In the container's mount namespace, before its root becomes `/`.
 const WHEN: &str = "createContainer";
@@ -50,6 +50,22 @@ impl Hooks {
                 vec![hook(path, first, links, env), hook(path, first, cache, env)]
             }
         }
+    }
+
+    /// The toolkit's must be there, as far as the driver root shows: what is beside that on the host we do not see. Ours is
+    /// brought by whoever writes the spec.
+    pub(super) fn look(&self, root: &OpenRoot<'_>) -> Result<(), Failure> {
+        let Self::Toolkit(path) = self else {
+            return Ok(());
+        };
+        let Ok(inside) = path.strip_prefix(&root.root().on_host) else {
+            return Ok(());
+        };
+        let found = root.file(&Path::new("/").join(inside));
+        found.map(drop).map_err(|error| Failure::HookMissing {
+            path: path.clone(),
+            cause: error.to_string(),
+        })
     }
 
     /// The program, as it is on the host.

@@ -9,8 +9,8 @@ use muster_cdi_hook::{Library, Link, Machine};
 
 use super::{Failure, driver_root::OpenRoot, elf, spec::Mount, version::is_version};
 
-/// Where installers put them: distributions, NVIDIA's own, Container-Optimized OS, NixOS, Talos.
-const DIRECTORIES: [&str; 14] = [
+/// Where installers put them: distributions, NVIDIA's own, Container-Optimized OS, NixOS, Talos, Bottlerocket.
+const DIRECTORIES: [&str; 15] = [
     "/usr/lib64",
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -25,8 +25,11 @@ const DIRECTORIES: [&str; 14] = [
     "/usr/lib",
     "/run/opengl-driver/lib",
     "/usr/local/glibc/usr/lib",
+    "/usr/lib/nvidia/tesla",
 ];
 const CUDA: &str = "libcuda.so";
+/// What compiles the intermediate code of older compilers. Its file bears a version of its own, whatever the driver's is.
+const OLDER_COMPILER: &str = "libnvidia-nvvm70.so";
 /// NVML.
 const MANAGEMENT: &str = "libnvidia-ml.so";
 /// What no CUDA program runs without.
@@ -72,11 +75,12 @@ pub(super) fn find(root: &OpenRoot<'_>, kernel: Option<String>) -> Result<Librar
     let mut names = BTreeSet::new();
     for (directory, there) in &directories {
         for name in there {
-            // The same name in a later directory is another installation's.
+            // The same name in a later directory is another installation's. What is no library of 64 bits hides none.
             if let Some(stem) = stem(name, &found.version)
-                && names.insert(name.clone())
+                && !names.contains(name)
+                && found.add(root, directory, there, name, stem)
             {
-                found.add(root, directory, there, name, stem);
+                names.insert(name.clone());
             }
         }
     }
@@ -86,10 +90,12 @@ pub(super) fn find(root: &OpenRoot<'_>, kernel: Option<String>) -> Result<Librar
         let cause = format!("it has no {} of version {}", join(&absent), found.version);
         return Err(root.root().failure(&cause));
     }
-    found.missing = EXPECTED
+    let missing = EXPECTED
         .into_iter()
         .filter(|library| !is_there(library))
         .collect();
+    found.add_older_compiler(root, &directories);
+    found.missing = missing;
     Ok(found)
 }
 
@@ -116,6 +122,7 @@ pub(super) fn management_library(
 }
 
 impl Libraries {
+    /// Adds a library, unless it is none for us; returns whether it is one.
     fn add(
         &mut self,
         root: &OpenRoot<'_>,
@@ -123,12 +130,12 @@ impl Libraries {
         there: &[String],
         name: &str,
         stem: &str,
-    ) {
+    ) -> bool {
         let path = directory.join(name);
         let elf = root.file(&path).ok().and_then(|file| elf::read(&file));
         // A link that leads nowhere, no library, or one of 32 bits.
         let (Some(elf), Some(on_host)) = (elf, root.on_host(&path)) else {
-            return;
+            return false;
         };
         self.files.push((on_host, path));
         let soname = elf.soname.unwrap_or_else(|| name.to_owned());
@@ -138,6 +145,36 @@ impl Libraries {
         }
         if stem == "libGLX_nvidia.so" {
             self.know(elf.machine, directory, "libGLX_indirect.so.0", name);
+        }
+        true
+    }
+
+    /// Adds the one library of which the name does not tell the driver's version, from beside the others: there it is of
+    /// their version.
+    fn add_older_compiler(&mut self, root: &OpenRoot<'_>, directories: &[(PathBuf, Vec<String>)]) {
+        let is_beside = |directory: &Path| {
+            let mut files = self.files.iter();
+            files.any(|(_, file)| file.parent() == Some(directory))
+        };
+        let is_number =
+            |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        let beside = directories
+            .iter()
+            .filter(|(directory, _)| is_beside(directory));
+        let candidates: Vec<_> = beside
+            .flat_map(|(directory, there)| there.iter().map(move |name| (directory, there, name)))
+            .filter(|(_, _, name)| {
+                let version = name
+                    .strip_prefix(OLDER_COMPILER)
+                    .and_then(|rest| rest.strip_prefix('.'));
+                let is_known = self.known.iter().any(|known| known.soname == **name);
+                version.is_some_and(is_number) && !is_known
+            })
+            .collect();
+        for (directory, there, name) in candidates {
+            if self.add(root, directory, there, name, OLDER_COMPILER) {
+                return;
+            }
         }
     }
 

@@ -22,7 +22,7 @@ mod other_files;
 mod spec;
 mod version;
 
-pub use claim::ClaimedGpu;
+pub use claim::{ClaimedGpu, MigSlice};
 pub use directory::Directory;
 pub use driver::Driver;
 pub use driver_root::DriverRoot;

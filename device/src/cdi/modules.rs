@@ -12,6 +12,9 @@ use std::{
 
 /// How long `nvidia-modprobe` may take.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Where it is, and what it runs itself: distributions, Talos, NixOS.
+const PATH: &str =
+    "/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/sbin:/usr/local/bin:/run/current-system/sw/bin";
 /// Between two looks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest complaint of it that is passed on.
@@ -37,12 +40,13 @@ impl NvidiaModprobe {
 
     fn command(&self) -> Command {
         let root = self.root.clone();
-        let mut command = Command::new("/usr/bin/nvidia-modprobe");
+        // Looked for in the environment below, inside the root: systems have it in different directories.
+        let mut command = Command::new("nvidia-modprobe");
         // The module of unified memory, and the first GPU's node, which has `nvidia` itself loaded.
         command
             .args(["-u", "-c=0"])
             .env_clear()
-            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .env("PATH", PATH)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());

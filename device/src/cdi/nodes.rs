@@ -1,5 +1,5 @@
 //! Device nodes. Their numbers are the kernel's, so the runtime makes them itself: whether they exist on the host, and in
-//! which `/dev`, does not matter.
+//! which `/dev`, does not matter. (In a user namespace nobody makes any: there runtimes mount the host's by the same paths.)
 
 use std::{
     collections::BTreeMap,
@@ -7,7 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{Failure, ModuleLoader, spec::DeviceNode};
+use super::{Failure, MigSlice, ModuleLoader, spec::DeviceNode};
 
 /// Static major number of `/dev/nvidia*` (Linux `Documentation/admin-guide/devices.txt`: 195 is the vendor's).
 pub(super) const NVIDIA_MAJOR: i64 = 195;
@@ -18,6 +18,9 @@ const MODESET_MINOR: i64 = 254;
 /// Names under which drivers of different ages register the GPUs' major number.
 const GPU_NAMES: [&str; 3] = ["nvidia", "nvidia-frontend", "nvidiactl"];
 const UNIFIED_MEMORY: &str = "nvidia-uvm";
+const CAPABILITIES: &str = "nvidia-caps";
+/// What the kernel's description of a capability says of its device.
+const CAPABILITY_MINOR: &str = "DeviceFileMinor:";
 
 /// The kernel's character devices: major numbers by name.
 struct Majors {
@@ -99,6 +102,51 @@ pub(super) fn complete(
         DeviceNode::character("/dev/nvidia-modeset".to_owned(), major, MODESET_MINOR)
     }));
     Ok(nodes)
+}
+
+/// The devices that stand for leave to use parts of GPUs.
+pub(super) struct Capabilities<'a> {
+    proc: &'a Path,
+    majors: Majors,
+}
+
+impl<'a> Capabilities<'a> {
+    /// Those that the kernel has now.
+    pub(super) fn of_kernel(proc: &'a Path) -> Self {
+        Self {
+            proc,
+            majors: Majors::read(proc),
+        }
+    }
+
+    /// The nodes without which a slice cannot be used: that of its GPU instance and that of its compute instance. Whoever can
+    /// open them may use it, and nobody else.
+    pub(super) fn of(&self, gpu_minor: u32, slice: MigSlice) -> Result<[DeviceNode; 2], Failure> {
+        let gpu_instance = PathBuf::from(format!("gpu{gpu_minor}/mig/gi{}", slice.gpu_instance));
+        let compute_instance = gpu_instance.join(format!("ci{}", slice.compute_instance));
+        Ok([self.node(&gpu_instance)?, self.node(&compute_instance)?])
+    }
+
+    fn node(&self, instance: &Path) -> Result<DeviceNode, Failure> {
+        let directory = self.proc.join("driver/nvidia/capabilities");
+        let file = directory.join(instance).join("access");
+        let text = fs::read_to_string(&file).map_err(|error| error.to_string());
+        let minor = text.and_then(|text| {
+            let minor: Option<u32> = text
+                .lines()
+                .find_map(|line| line.strip_prefix(CAPABILITY_MINOR)?.trim().parse().ok());
+            minor.ok_or_else(|| format!("it has no {CAPABILITY_MINOR} NUMBER"))
+        });
+        let minor = minor.map_err(|cause| Failure::SliceMissing { file, cause })?;
+        let Some(major) = self.majors.of(CAPABILITIES) else {
+            return Err(Failure::SliceMissing {
+                file: self.majors.file.clone(),
+                cause: format!("it lists no {CAPABILITIES}"),
+            });
+        };
+        let path = format!("/dev/{CAPABILITIES}/nvidia-cap{minor}");
+        Ok(DeviceNode::character(path, major, i64::from(minor)))
+    }
 }
 
 fn control() -> DeviceNode {

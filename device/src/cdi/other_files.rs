@@ -11,6 +11,8 @@ pub(super) const READ_ONLY: [&str; 5] = ["ro", "nosuid", "nodev", "rbind", "rpri
 const SOCKET: [&str; 5] = ["nosuid", "nodev", "noexec", "rbind", "rprivate"];
 
 const PROGRAM_DIRECTORIES: [&str; 5] = ["/usr/bin", "/usr/sbin", "/bin", "/sbin", "/usr/local/bin"];
+/// Where a system has them and no shell of a container looks (Bottlerocket).
+const HIDDEN_PROGRAM_DIRECTORY: &str = "/usr/libexec/nvidia/tesla/bin";
 const PROGRAMS: [&str; 7] = [
     "nvidia-smi",
     "nvidia-debugdump",
@@ -23,19 +25,33 @@ const PROGRAMS: [&str; 7] = [
 /// Those of `nvidia-cuda-mps-control` are not among them: a server of the host holds GPUs that no claim gave the container.
 const SOCKETS: [&str; 2] = ["nvidia-persistenced/socket", "nvidia-fabricmanager/socket"];
 const SOCKET_DIRECTORIES: [&str; 2] = ["/run", "/var/run"];
-const FIRMWARE_DIRECTORIES: [&str; 2] = ["/lib/firmware/updates/nvidia", "/lib/firmware/nvidia"];
+/// Where it is in a container.
+const FIRMWARE: &str = "/lib/firmware/nvidia";
+/// Where systems have it, and where it is in a container: the third is that of Container-Optimized OS, whose driver root holds
+/// nothing but the driver.
+const FIRMWARE_DIRECTORIES: [(&str, &str); 3] = [
+    (
+        "/lib/firmware/updates/nvidia",
+        "/lib/firmware/updates/nvidia",
+    ),
+    (FIRMWARE, FIRMWARE),
+    ("/firmware/nvidia", FIRMWARE),
+];
+
+/// A path in the driver root, and where a container gets what is there.
+type Place = (PathBuf, PathBuf);
 
 /// The mounts of all that is there.
 pub(super) fn mounts(root: &OpenRoot<'_>, version: &str) -> Vec<Mount> {
-    let programs = PROGRAMS.map(|name| (in_each(&PROGRAM_DIRECTORIES, name), READ_ONLY));
+    let programs = PROGRAMS.map(|name| (program(name), READ_ONLY));
     let firmware = firmware(root, version)
         .into_iter()
         .map(|file| (vec![file], READ_ONLY));
     let sockets = SOCKETS.map(|name| (in_each(&SOCKET_DIRECTORIES, name), SOCKET));
     let wanted = programs.into_iter().chain(firmware).chain(sockets);
-    let mount = |(candidates, options): (Vec<PathBuf>, [&str; 5])| {
+    let mount = |(candidates, options): (Vec<Place>, [&str; 5])| {
         let mut candidates = candidates.into_iter();
-        let found = candidates.find_map(|path| Some((root.on_host(&path)?, path)));
+        let found = candidates.find_map(|(here, there)| Some((root.on_host(&here)?, there)));
         found.map(|(host_path, container_path)| Mount {
             host_path,
             container_path,
@@ -45,23 +61,36 @@ pub(super) fn mounts(root: &OpenRoot<'_>, version: &str) -> Vec<Mount> {
     wanted.filter_map(mount).collect()
 }
 
-fn in_each(directories: &[&str], name: &str) -> Vec<PathBuf> {
+fn program(name: &str) -> Vec<Place> {
+    let mut places = in_each(&PROGRAM_DIRECTORIES, name);
+    let hidden = Path::new(HIDDEN_PROGRAM_DIRECTORY).join(name);
+    places.push((hidden, Path::new("/usr/bin").join(name)));
+    places
+}
+
+/// The same path in both.
+fn in_each(directories: &[&str], name: &str) -> Vec<Place> {
     directories
         .iter()
         .map(|directory| Path::new(directory).join(name))
+        .map(|path| (path.clone(), path))
         .collect()
 }
 
 /// The firmware of the GPUs' system processor, from the first directory that has any.
-fn firmware(root: &OpenRoot<'_>, version: &str) -> Vec<PathBuf> {
+fn firmware(root: &OpenRoot<'_>, version: &str) -> Vec<Place> {
     let is_firmware = |name: &String| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         name.starts_with("gsp") && name.strip_suffix(".bin").is_some() && name.bytes().all(is_plain)
     };
-    let files = FIRMWARE_DIRECTORIES.iter().map(|directory| {
-        let directory = Path::new(directory).join(version);
-        let names = root.names(&directory).into_iter().filter(is_firmware);
-        names.map(|name| directory.join(name)).collect::<Vec<_>>()
+    let files = FIRMWARE_DIRECTORIES.iter().map(|(here, there)| {
+        let (here, there) = (
+            Path::new(here).join(version),
+            Path::new(there).join(version),
+        );
+        let names = root.names(&here).into_iter().filter(is_firmware);
+        let places = names.map(|name| (here.join(&name), there.join(name)));
+        places.collect::<Vec<_>>()
     });
     files
         .into_iter()

@@ -6,4 +6,5 @@ mod elf;
 mod modules;
 mod node;
 mod roots;
+mod slices;
 mod spec;

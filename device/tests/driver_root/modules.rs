@@ -65,6 +65,12 @@ fn a_module_that_cannot_be_loaded_is_a_refusal_that_names_it() {
 /// As root only: others may not change their root.
 #[test]
 fn the_driver_root_s_own_program_loads_it_and_what_that_says_is_passed_on() {
+    for directory in ["usr/bin", "usr/local/bin", "run/current-system/sw/bin"] {
+        its_own_program_loads_it(directory);
+    }
+}
+
+fn its_own_program_loads_it(directory: &str) {
     let node = Node::with_libraries("usr/lib64");
     node.devices(WITHOUT_UNIFIED_MEMORY);
     let source = r#"
@@ -75,14 +81,14 @@ int main(int count, char **words) {
             getenv("CARGO_MANIFEST_DIR") ? "set" : "unset");
     return 3;
 }"#;
-    node.file("usr/bin/source.c", source.as_bytes());
+    node.file(&format!("{directory}/source.c"), source.as_bytes());
     node.file("inside", b"");
-    let program = node.root("usr/bin/nvidia-modprobe");
+    let program = node.root(&format!("{directory}/nvidia-modprobe"));
     let compiled = std::process::Command::new("cc")
         .arg("-static")
         .arg("-o")
         .arg(&program)
-        .arg(node.root("usr/bin/source.c"))
+        .arg(node.root(&format!("{directory}/source.c")))
         .status();
     assert!(compiled.unwrap().success());
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();

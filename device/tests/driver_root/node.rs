@@ -9,7 +9,8 @@ use std::{
 };
 
 use muster_device::cdi::{
-    ClaimedGpu, Directory, Driver, DriverRoot, Failure, Hooks, ModuleLoader, NvidiaModprobe, Spec,
+    ClaimedGpu, Directory, Driver, DriverRoot, Failure, Hooks, MigSlice, ModuleLoader,
+    NvidiaModprobe, Spec,
 };
 
 use crate::elf::{Kind, library};
@@ -122,15 +123,41 @@ impl Node {
 
     /// What a claim of one GPU is given.
     pub(crate) fn claim(&self) -> Result<Spec, Failure> {
-        let gpu = ClaimedGpu {
+        self.claim_of(&[ClaimedGpu {
             device: "gpu-3".to_owned(),
             uuid: "GPU-6a1e35f4-0000-0000-0000-000000000003".to_owned(),
             minor: 3,
+            slice: None,
+        }])
+    }
+
+    /// What a claim of slices of that GPU is given, each a GPU instance and a compute instance of it.
+    pub(crate) fn claim_of_slices(&self, slices: &[(u32, u32)]) -> Result<Spec, Failure> {
+        let gpu = |(gpu_instance, compute_instance): &(u32, u32)| ClaimedGpu {
+            device: format!("gpu-3-mig-{gpu_instance}-{compute_instance}"),
+            uuid: format!("MIG-{gpu_instance}-{compute_instance}"),
+            minor: 3,
+            slice: Some(MigSlice {
+                gpu_instance: *gpu_instance,
+                compute_instance: *compute_instance,
+            }),
         };
+        self.claim_of(&slices.iter().map(gpu).collect::<Vec<_>>())
+    }
+
+    fn claim_of(&self, gpus: &[ClaimedGpu]) -> Result<Spec, Failure> {
         let directory = self.directory();
         let uid = "0d9a1f4e-1111-2222-3333-444455556666";
-        directory.write(uid, &[gpu], BTreeMap::new())?;
+        directory.write(uid, gpus, BTreeMap::new())?;
         Ok(directory.list().unwrap().remove(uid).flatten().unwrap())
+    }
+
+    /// What the kernel says of a capability of the GPU with minor number 3.
+    pub(crate) fn capability(&self, instance: &str, text: &str) {
+        let directory = self.path("proc/driver/nvidia/capabilities/gpu3/mig");
+        let directory = directory.join(instance);
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("access"), text).unwrap();
     }
 
     /// Why it is not given anything; nothing is written then.

@@ -17,6 +17,7 @@ fn libraries_are_found_where_each_system_has_them_once() {
         "usr/lib",
         "run/opengl-driver/lib",
         "usr/local/glibc/usr/lib",
+        "usr/lib/nvidia/tesla",
     ] {
         let spec = Node::with_libraries(directory).claim().unwrap();
         let cuda = format!(
@@ -106,6 +107,108 @@ fn links_that_lead_nowhere_or_round_in_circles_and_what_is_no_library_are_left_o
             .success()
     );
     assert_eq!(mounts(&node.claim().unwrap()).len(), 5);
+}
+
+/// 32 bits in the first directory, a link to what was uninstalled, a file that was cut: each bears the right name.
+#[test]
+fn what_is_no_library_of_64_bits_hides_none_of_a_later_directory() {
+    let narrow = crate::elf::library(Kind::X86Narrow, "libcuda.so.1");
+    for name in ["libcuda.so", "libnvidia-ml.so", "libnvidia-nvvm.so"] {
+        let file = format!("{name}.{VERSION}");
+        let wanted = format!("/usr/lib/x86_64-linux-gnu/{file}");
+        for content in [Some(&narrow[..]), Some(&b""[..]), None] {
+            let node = Node::with_libraries("usr/lib/x86_64-linux-gnu");
+            match content {
+                Some(content) => node.file(&format!("usr/lib64/{file}"), content),
+                None => node.link(&format!("usr/lib64/{file}"), "nowhere"),
+            }
+            let found = mounts(&node.claim().unwrap());
+            assert_eq!(found.len(), 5, "{found:?}");
+            assert!(
+                found.iter().any(|mount| mount.ends_with(&wanted)),
+                "{found:?}"
+            );
+            assert!(!node.missing().contains(&name), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_root_in_which_only_the_name_of_a_needed_library_is_right_is_refused() {
+    for name in ["libcuda.so", "libnvidia-ml.so"] {
+        let node = Node::with_libraries("usr/lib64");
+        node.library(
+            &format!("usr/lib64/{name}.{VERSION}"),
+            Kind::X86Narrow,
+            &format!("{name}.1"),
+        );
+        let refusal = node.refusal();
+        let expected = format!("no {name} of version {VERSION}");
+        assert!(refusal.contains(&expected), "{refusal}");
+    }
+}
+
+#[test]
+fn the_compiler_of_older_code_comes_from_beside_the_others_whatever_its_version() {
+    let node = Node::with_libraries("usr/lib64");
+    let file = "libnvidia-nvvm70.so.4";
+    node.library("usr/lib/libnvidia-nvvm70.so.4", Kind::X86Wide, file);
+    let spec = node.claim().unwrap();
+    assert!(
+        mounts(&spec).iter().all(|mount| !mount.contains(file)),
+        "what lies elsewhere may be of another driver"
+    );
+
+    node.library("usr/lib64/libnvidia-nvvm70.so.4", Kind::X86Wide, file);
+    let spec = node.claim().unwrap();
+    let mount = format!("{ON_HOST}/usr/lib64/{file} => /usr/lib64/{file}");
+    assert!(mounts(&spec).contains(&mount), "{:?}", mounts(&spec));
+    let known = values(&spec, "--library");
+    let expected = format!("x86_64::{file}::/usr/lib64/{file}");
+    assert!(known.contains(&expected), "{known:?}");
+    let links = values(&spec, "--link");
+    assert!(links.iter().all(|link| !link.contains(file)), "{links:?}");
+}
+
+/// Where a driver has that one, too, by its own version, and the other name is a link to it.
+#[test]
+fn no_library_is_mounted_over_the_link_that_leads_to_it() {
+    let node = Node::with_libraries("usr/lib64");
+    let soname = "libnvidia-nvvm70.so.4";
+    let file = format!("libnvidia-nvvm70.so.{VERSION}");
+    node.library(&format!("usr/lib64/{file}"), Kind::X86Wide, soname);
+    node.link(&format!("usr/lib64/{soname}"), &file);
+    let spec = node.claim().unwrap();
+    assert_eq!(mounts(&spec).len(), 6, "{:?}", mounts(&spec));
+    let links = values(&spec, "--link");
+    let link = format!("{file}::/usr/lib64/{soname}");
+    assert!(links.contains(&link), "{links:?}");
+}
+
+#[test]
+fn programs_and_firmware_of_systems_with_paths_of_their_own_come_where_a_container_looks() {
+    let firmware = format!("{VERSION}/gsp_ga10x.bin");
+    for (here, there) in [
+        (
+            "usr/libexec/nvidia/tesla/bin/nvidia-smi".to_owned(),
+            "/usr/bin/nvidia-smi".to_owned(),
+        ),
+        ("bin/nvidia-smi".to_owned(), "/bin/nvidia-smi".to_owned()),
+        (
+            format!("firmware/nvidia/{firmware}"),
+            format!("/lib/firmware/nvidia/{firmware}"),
+        ),
+        (
+            format!("lib/firmware/updates/nvidia/{firmware}"),
+            format!("/lib/firmware/updates/nvidia/{firmware}"),
+        ),
+    ] {
+        let node = Node::with_libraries("lib64");
+        node.file(&here, b"");
+        let found = mounts(&node.claim().unwrap());
+        let expected = format!("{ON_HOST}/{here} => {there}");
+        assert!(found.contains(&expected), "{found:?}");
+    }
 }
 
 #[test]

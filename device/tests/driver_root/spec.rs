@@ -6,7 +6,7 @@ use muster_device::cdi::{Hooks, Spec};
 
 use crate::{
     elf::Kind,
-    node::{Node, VERSION, values},
+    node::{Node, ON_HOST, VERSION, values},
 };
 
 /// A driver as an installer leaves it, with all that there may be.
@@ -84,6 +84,25 @@ fn the_toolkit_s_hooks_take_the_place_of_ours_where_they_are_asked_for() {
     for hook in &node.claim().unwrap().container_edits.hooks {
         assert_eq!(hook.args[..2], ["nvidia-ctk", "hook"]);
     }
+}
+
+/// The runtime would say so of each container, again and again.
+#[test]
+fn a_toolkit_that_is_not_there_is_a_refusal_where_the_driver_root_shows_it() {
+    let mut node = Node::with_libraries("usr/lib64");
+    node.hooks = Hooks::Toolkit(format!("{ON_HOST}/usr/bin/nvidia-cdi-hook").into());
+    let refusal = node.refusal();
+    assert!(
+        refusal.contains("/usr/bin/nvidia-cdi-hook: No such file")
+            && refusal.contains("--toolkit-hook"),
+        "{refusal}"
+    );
+    node.file("opt/toolkit/nvidia-cdi-hook", b"");
+    node.link("usr/bin/nvidia-cdi-hook", "/opt/toolkit/nvidia-cdi-hook");
+    node.claim().unwrap();
+    // Elsewhere on the host: nobody can tell from here.
+    node.hooks = Hooks::Toolkit("/usr/local/nvidia/toolkit/nvidia-cdi-hook".into());
+    node.claim().unwrap();
 }
 
 /// Runtimes let a hook without an environment have their own.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     hardware::{self, Driver},
     image::{self, Image},
+    suite,
 };
 use crate::{
     kube_binaries::{self, KubeBinaries},
@@ -59,6 +60,8 @@ pub struct Prepared {
     pub scheduler_image: PathBuf,
     /// Stands for NVIDIA's container runtime.
     pub nvidia_runtime: PathBuf,
+    /// The hook of NVIDIA's container toolkit, if scenarios that need it may run.
+    pub toolkit_hook: Option<PathBuf>,
 }
 
 impl Prepared {
@@ -72,6 +75,13 @@ impl Prepared {
         let kube = KubeBinaries::find().await?;
         progress.say("looking for containerd (built once, a minute or two the first time)");
         let containerd = kube_binaries::build("containers").await?;
+        let toolkit_hook = if suite::may_run("toolkit") {
+            progress.say("looking for NVIDIA's container toolkit (built once, about a minute the first time)");
+            let directory = kube_binaries::build("toolkit").await?;
+            Some(directory.join("nvidia-cdi-hook"))
+        } else {
+            None
+        };
         progress.say("building Muster's programs");
         let programs = Programs::find(directory, Wanted::MusterForImages).await?;
         progress.say("making images");
@@ -119,6 +129,7 @@ impl Prepared {
             images: all,
             scheduler_image,
             nvidia_runtime,
+            toolkit_hook,
         })
     }
 

@@ -100,6 +100,12 @@ pub fn run(
     })
 }
 
+/// Whether scenarios with this word in their names may run, as the program was asked: in the long form, or by name.
+pub(super) fn may_run(word: &str) -> bool {
+    let names_it = |argument: String| !argument.starts_with('-') && argument.contains(word);
+    env::var_os(ALL).is_some() || env::args().skip(1).any(names_it)
+}
+
 async fn run_inside(
     name: &str,
     prepared: Prepared,

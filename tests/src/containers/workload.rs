@@ -13,7 +13,8 @@ use crate::kubernetes::{self, Progress, eventually};
 /// Longest time until a pod that has quota and a place has ended.
 const LIMIT: Duration = Duration::from_mins(2);
 
-/// Says what a container has, a line for each.
+/// Says what a container has, a line for each; at last what it has of nodes for all GPUs of the machine that it made itself, as
+/// NVIDIA's libraries do where they may.
 const REPORT: &str = r#"
 echo "user: $(id -u)"
 echo "root: $(sed -n 's|^[^ ]* / [^ ]* \(r[ow]\)[, ].*|\1|p' /proc/mounts)"
@@ -24,6 +25,8 @@ echo "NVIDIA_VISIBLE_DEVICES: ${NVIDIA_VISIBLE_DEVICES-}"
 echo "library: $([ -e /usr/lib/x86_64-linux-gnu/libcuda.so.1 ] && echo there)"
 echo "cache: $([ -e /etc/ld.so.cache ] && echo there)"
 echo "uuids: $(env | sed -n 's/^MUSTER_GPU_[0-9]*=//p' | sort | tr '\n' ' ')"
+for number in 0 1 2 3 4 5 6 7; do mknod "/dev/nvidia$number" c 195 "$number" 2>/dev/null; done
+echo "with nodes of its own: $(cuda-devices)"
 echo "end: reached"
 "#;
 /// Then goes on until it is told to end: a claim says what it was given only as long as its pod has not ended.

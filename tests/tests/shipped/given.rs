@@ -182,7 +182,11 @@ pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
             .iter()
             .map(|node| node.replace("nvidia", "GPU "))
             .collect();
-        expect(&report, container, "cuda", &names.join(", "))?;
+        let names = names.join(", ");
+        expect(&report, container, "cuda", &names)?;
+        // Its cgroup knows no others, whatever nodes there are.
+        let cuda = format!("cuda: {names}");
+        expect(&report, container, "with nodes of its own", &cuda)?;
         expect(&report, container, "nvidia-smi", "NVML is there")?;
         expect(&report, container, "NVIDIA_VISIBLE_DEVICES", "void")?;
         expect(&report, container, "cache", "there")?;

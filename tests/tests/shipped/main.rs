@@ -11,6 +11,7 @@ mod gpu_operator;
 mod install;
 mod scheduler;
 mod side_doors;
+mod toolkit;
 mod uninstall;
 mod upgrade;
 
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         gpu_operator::its_pods_are_taken_wherever_the_chart_is_told,
         bypass::a_pod_without_a_claim_that_uses_a_gpu_is_told_and_nothing_new_is_placed_there,
         driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
+        toolkit::containers_are_finished_by_its_hooks_where_the_operator_asks_for_them,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,

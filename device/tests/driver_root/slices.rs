@@ -1,0 +1,103 @@
+//! Slices of GPUs: the devices that stand for leave to use them.
+
+use crate::node::{DEVICES, Node};
+
+/// As the kernel writes it.
+fn access(minor: u32) -> String {
+    format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+}
+
+/// A node with two slices: one with all of its GPU instance, one with a part.
+fn node() -> Node {
+    let node = Node::with_libraries("usr/lib64");
+    for (instance, minor) in [("gi1", 12), ("gi1/ci0", 13), ("gi9", 84), ("gi9/ci2", 87)] {
+        node.capability(instance, &access(minor));
+    }
+    node
+}
+
+#[test]
+fn a_slice_comes_with_its_gpu_and_the_capabilities_of_both_its_instances() {
+    let spec = node().claim_of_slices(&[(1, 0), (9, 2)]).unwrap();
+    let nodes: Vec<Vec<_>> = spec
+        .devices
+        .iter()
+        .map(|device| {
+            let nodes = device.container_edits.device_nodes.iter();
+            nodes
+                .map(|node| (&*node.path, node.major, node.minor))
+                .collect()
+        })
+        .collect();
+    let gpu = ("/dev/nvidia3", 195, 3);
+    assert_eq!(
+        nodes,
+        [
+            [
+                gpu,
+                ("/dev/nvidia-caps/nvidia-cap12", 235, 12),
+                ("/dev/nvidia-caps/nvidia-cap13", 235, 13),
+            ],
+            [
+                gpu,
+                ("/dev/nvidia-caps/nvidia-cap84", 235, 84),
+                ("/dev/nvidia-caps/nvidia-cap87", 235, 87),
+            ],
+        ]
+    );
+}
+
+/// Leave for more than the claim has would be a way to the GPU instance of somebody else.
+#[test]
+fn a_whole_gpu_and_what_all_containers_get_come_without_capabilities() {
+    let spec = node().claim().unwrap();
+    let edits = spec.devices.iter().map(|device| &device.container_edits);
+    let edits = edits.chain([&spec.container_edits]);
+    let paths: Vec<_> = edits
+        .flat_map(|edits| edits.device_nodes.iter().map(|node| &*node.path))
+        .collect();
+    assert!(paths.iter().all(|path| !path.contains("caps")), "{paths:?}");
+}
+
+#[test]
+fn a_slice_that_the_kernel_does_not_have_is_refused_with_the_file_that_says_so() {
+    for (gpu_instance, compute_instance, file) in [
+        (2, 0, "gpu3/mig/gi2/access"),
+        (1, 1, "gpu3/mig/gi1/ci1/access"),
+    ] {
+        let slices = [(gpu_instance, compute_instance)];
+        let refusal = node().claim_of_slices(&slices).unwrap_err().to_string();
+        assert!(
+            refusal.contains(file) && refusal.contains("no such slice"),
+            "{refusal}"
+        );
+    }
+}
+
+#[test]
+fn a_description_without_a_number_is_refused() {
+    for text in [
+        "",
+        "DeviceFileMode: 292\n",
+        "DeviceFileMinor: -1\n",
+        "DeviceFileMinor: x\n",
+    ] {
+        let node = node();
+        node.capability("gi1", text);
+        let refusal = node.claim_of_slices(&[(1, 0)]).unwrap_err().to_string();
+        assert!(refusal.contains("DeviceFileMinor: NUMBER"), "{refusal}");
+    }
+}
+
+#[test]
+fn a_driver_without_capability_devices_is_a_refusal_that_names_them() {
+    let node = node();
+    node.devices(&DEVICES.replace("235 nvidia-caps\n", ""));
+    let refusal = node.claim_of_slices(&[(1, 0)]).unwrap_err().to_string();
+    assert!(
+        refusal.contains("it lists no nvidia-caps") && refusal.contains("older than 450"),
+        "{refusal}"
+    );
+    // Nobody else is held up by it.
+    node.claim().unwrap();
+}
