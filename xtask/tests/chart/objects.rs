@@ -120,6 +120,59 @@ fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
     }
 }
 
+/// Where a number stands that is one of the names below.
+fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Number(number) => {
+            if number
+                .as_i64()
+                .is_some_and(|number| (71_001..=71_006).contains(&number))
+            {
+                found.push(path.to_owned());
+            }
+        }
+        Value::Array(list) => {
+            for value in list {
+                numbers(value, path, found);
+            }
+        }
+        Value::Object(map) => {
+            for (key, value) in map {
+                numbers(value, &format!("{path}.{key}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A namespace may be called so, and what YAML reads as a number the API server takes for no name.
+#[test]
+fn names_that_look_like_numbers_are_texts_all_the_same() {
+    for monitor in ["podMonitor", "serviceMonitor"] {
+        let mut values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
+        values.extend([
+            "fullnameOverride=\"71003\"".to_owned(),
+            "schedulerName=\"71004\"".to_owned(),
+            "driver.namespace=\"71005\"".to_owned(),
+            "test.namespace=\"71006\"".to_owned(),
+            "metrics.podMonitor.enabled=false".to_owned(),
+            format!("metrics.{monitor}.enabled=true"),
+        ]);
+        let objects = parsed(&template("71001", "71002", &values).unwrap());
+        let mut found = Vec::new();
+        for object in &objects {
+            let kind = object["kind"].as_str().unwrap();
+            numbers(object, kind, &mut found);
+            if let Some(text) = object["data"]["scheduler.yaml"].as_str() {
+                let configuration: Value = serde_saphyr::from_str(text).unwrap();
+                numbers(&configuration, "scheduler.yaml", &mut found);
+            }
+        }
+        assert!(found.is_empty(), "{found:#?}");
+        assert!(objects.iter().any(|object| object["kind"] == "Service"));
+    }
+}
+
 /// A key that is there twice is refused by the API server's reader of YAML, or the last one wins.
 #[test]
 fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
@@ -259,6 +312,26 @@ fn servers_are_rolled_without_a_replica_less_and_have_the_time_that_they_take_to
         let unready =
             probe["periodSeconds"].as_i64().unwrap() * probe["failureThreshold"].as_i64().unwrap();
         assert!(unready <= 5, "{name}: it is asked for {unready} s more");
+    }
+}
+
+/// A pod on the node's network has its ports alone: where each node of its choice has an old one, a further one is placed nowhere.
+#[test]
+fn a_rollout_on_the_nodes_network_waits_for_no_port_that_an_old_pod_has() {
+    for program in ["controller", "webhook", "extender", "scheduler"] {
+        for (on_host, may_go_first) in [(false, 0), (true, 1)] {
+            let objects = objects(&[
+                "mode=\"Enforce\"",
+                "scheduler.enabled=true",
+                &format!("{program}.hostNetwork={on_host}"),
+            ]);
+            let deployment = object(&objects, "Deployment", &format!("muster-{program}"));
+            let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
+            assert_eq!(
+                rolling["maxUnavailable"], may_go_first,
+                "{program}, on the node's network: {on_host}"
+            );
+        }
     }
 }
 
