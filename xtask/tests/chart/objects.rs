@@ -528,6 +528,26 @@ fn selectors_select_pods_and_ports_are_named_by_them() {
     }
 }
 
+/// For a NetworkPolicy who is on a node's network is no pod. A controller that hears nothing of an extender releases no pod.
+#[test]
+fn a_controller_on_the_nodes_network_may_ask_whether_the_extender_is_ready() {
+    for on_host in [false, true] {
+        let objects = objects(&[
+            "networkPolicy.enabled=true",
+            "networkPolicy.controlPlaneCidrs=[\"10.1.0.0/16\"]",
+            &format!("controller.hostNetwork={on_host}"),
+        ]);
+        let policy = object(&objects, "NetworkPolicy", "muster-extender");
+        let mut rules = policy["spec"]["ingress"].as_array().unwrap().iter();
+        let may = rules.any(|rule| {
+            let ports = rule["ports"].as_array().unwrap();
+            ports.contains(&json!({"port": "admin"}))
+                && rule["from"] == json!([{"ipBlock": {"cidr": "10.1.0.0/16"}}])
+        });
+        assert_eq!(may, on_host);
+    }
+}
+
 #[test]
 fn the_test_of_a_release_asks_for_one_gpu_in_a_namespace_of_a_team() {
     let objects = objects(&["test.namespace=\"research\""]);
