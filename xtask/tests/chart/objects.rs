@@ -225,6 +225,20 @@ fn the_device_class_stands_for_no_extended_resource_unless_asked() {
     assert_eq!(asked, "nvidia.com/gpu");
 }
 
+/// A first install that failed, since `check-enforce` refused it, say, is mended by an upgrade, for which Helm runs no hooks of installs. A gang
+/// without a tier borrows nothing.
+#[test]
+fn tiers_are_made_where_there_is_none_also_by_an_upgrade() {
+    let objects = objects(&[]);
+    for tier in ["critical", "standard", "best-effort"] {
+        let annotations = &object(&objects, "PriorityTier", tier)["metadata"]["annotations"];
+        assert_eq!(
+            annotations["helm.sh/hook"], "post-install,post-upgrade",
+            "{tier}"
+        );
+    }
+}
+
 #[test]
 fn what_holds_data_outlives_the_release() {
     let objects = objects(&[]);
