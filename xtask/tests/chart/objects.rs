@@ -753,7 +753,10 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
         assert!(rules.contains(&format!("[\"{kind}\"]")), "{kind}: {rules}");
     }
     let forced = objects(&["uninstall.check=false"]);
-    assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+    let found = forced
+        .iter()
+        .filter(|object| name(object) == "muster-check-uninstall");
+    assert_eq!(found.count(), 0);
 }
 
 /// Those that only audit in Observe are the ones that insist on what Muster does with pods.
@@ -838,6 +841,30 @@ fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_
         let found = objects.iter().filter(|object| name(object) == CHECK);
         assert_eq!(found.count(), 0, "{without:?}");
     }
+}
+
+/// Those that look at what the webhook puts: Helm deletes the webhook before every API server knows that these only audit.
+#[test]
+fn what_refuses_pods_for_want_of_the_webhook_is_taken_down_before_observe_begins() {
+    const JOB: &str = "muster-begin-observe";
+    let observing = objects(&[]);
+    assert_runs_at(&observing, JOB, "pre-upgrade,pre-rollback");
+    let names = [
+        "muster-pod-created",
+        "muster-pod-scheduler",
+        "muster-pod-side-door",
+    ];
+    let flag = format!("--policy-binding={}", names.join(","));
+    assert_eq!(arguments(&observing, JOB), ["begin-observe", &flag]);
+    let rules = object(&observing, "ClusterRole", JOB)["rules"].clone();
+    assert_eq!(rules[0]["resourceNames"], json!(names));
+    assert_eq!(rules[0]["verbs"], json!(["get", "delete"]));
+    let enforcing = objects(&["mode=\"Enforce\"", "scheduler.enabled=true"]);
+    for binding in names {
+        let found = object(&enforcing, "ValidatingAdmissionPolicyBinding", binding);
+        assert_eq!(found["spec"]["validationActions"], json!(["Deny"]));
+    }
+    assert!(enforcing.iter().all(|object| name(object) != JOB));
 }
 
 /// A change to Enforce makes the mutating configuration without a caBundle. The leader that runs then is one of Observe.
