@@ -28,6 +28,12 @@ const SHARED: [&str; 4] = [
     "Namespace",
 ];
 
+/// What the API server asks the webhook by.
+const WEBHOOKS: [(&str, &str); 2] = [
+    ("MutatingWebhookConfiguration", "zz-muster"),
+    ("ValidatingWebhookConfiguration", "muster"),
+];
+
 fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
@@ -196,11 +202,16 @@ fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
 #[test]
 fn the_first_install_only_observes() {
     let objects = objects(&[]);
-    let kinds: BTreeSet<&str> = objects
-        .iter()
-        .filter_map(|object| object["kind"].as_str())
-        .collect();
-    assert!(!kinds.contains("MutatingWebhookConfiguration"));
+    // Nobody is asked about pods or Jobs.
+    let mut webhooks = 0;
+    for (kind, name) in WEBHOOKS {
+        for webhook in object(&objects, kind, name)["webhooks"].as_array().unwrap() {
+            webhooks += 1;
+            let about = webhook["rules"][0]["apiGroups"][0].as_str();
+            assert!([None, Some("muster.dev")].contains(&about), "{webhook}");
+        }
+    }
+    assert_eq!(webhooks, 6, "pods twice, jobs, teams, cohorts, flavors");
     let controller = object(&objects, "Deployment", "muster-controller").to_string();
     assert!(controller.contains("--mode=observe"));
     let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
@@ -867,20 +878,27 @@ fn what_refuses_pods_for_want_of_the_webhook_is_taken_down_before_observe_begins
     assert!(enforcing.iter().all(|object| name(object) != JOB));
 }
 
-/// A change to Enforce makes the mutating configuration without a caBundle. The leader that runs then is one of Observe.
+/// A webhook that a change to Enforce makes would have no caBundle at first, and pods would be refused.
 #[test]
-fn the_leader_of_observe_fills_the_configuration_that_a_change_to_enforce_makes() {
+fn a_change_of_mode_changes_what_webhooks_are_asked_about_and_makes_none() {
     let observing = objects(&[]);
     let enforcing = objects(&["mode=\"Enforce\""]);
-    let kind = "MutatingWebhookConfiguration";
-    assert!(!observing.iter().any(|object| object["kind"] == kind));
-    let made = object(&enforcing, kind, "zz-muster");
-    let flag = format!("--mutating-webhook-configuration={}", name(made));
-    for objects in [&observing, &enforcing] {
-        let controller = object(objects, "Deployment", "muster-controller").to_string();
-        assert!(controller.contains(&flag), "{controller}");
-        let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
-        assert!(role.contains(name(made)), "{role}");
+    for (kind, name) in WEBHOOKS {
+        let without_rules = |objects: &[Value]| {
+            let mut webhooks = object(objects, kind, name)["webhooks"].clone();
+            for webhook in webhooks.as_array_mut().unwrap() {
+                webhook.as_object_mut().unwrap().remove("rules");
+            }
+            webhooks
+        };
+        assert_eq!(without_rules(&observing), without_rules(&enforcing));
+        for objects in [&observing, &enforcing] {
+            let controller = object(objects, "Deployment", "muster-controller").to_string();
+            let flag = format!("-webhook-configuration={name}\"");
+            assert!(controller.contains(&flag), "{controller}");
+            let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
+            assert!(role.contains(&format!("\"{name}\"")), "{role}");
+        }
     }
 }
 
