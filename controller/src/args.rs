@@ -47,6 +47,8 @@ pub enum Command {
     CheckDevice(CheckDeviceArgs),
     /// Looks for pods that come to GPUs by a side door; the chart does before mode Enforce begins.
     CheckEnforce(CheckEnforceArgs),
+    /// Takes down what insists on the work of the webhook; the chart does before mode Observe begins.
+    BeginObserve(BeginObserveArgs),
     /// Looks for what only Muster can end; the chart does before it is uninstalled.
     CheckUninstall(CheckUninstallArgs),
     /// Looks at a cluster for everything that is known to go wrong with Muster, before the install and after it.
@@ -145,6 +147,23 @@ pub struct CheckEnforceArgs {
     /// Only name the pods, and succeed.
     #[arg(long)]
     pub accept_violations: bool,
+}
+
+/// Flags of `begin-observe`.
+#[derive(Args, Clone, Debug)]
+pub struct BeginObserveArgs {
+    /// Kubeconfig file; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+
+    /// Bindings of the policies that refuse pods without what the webhook puts into them.
+    #[arg(
+        long = "policy-binding",
+        value_delimiter = ',',
+        required = true,
+        value_name = "NAME"
+    )]
+    pub policy_bindings: Vec<String>,
 }
 
 /// Flags of `check-uninstall`.

@@ -76,10 +76,13 @@ async fn refuses_already(client: &Client, policy: &str) -> anyhow::Result<bool> 
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(client.clone());
     let binding = within(CALL_LIMIT, bindings.get_opt(policy)).await;
     let binding = binding.with_context(|| format!("reading the binding of the policy {policy}"))?;
-    Ok(binding.is_some_and(|binding| {
-        let actions = &binding.spec.validation_actions;
-        actions.iter().any(|action| action == "Deny")
-    }))
+    Ok(binding.is_some_and(|binding| refuses(&binding)))
+}
+
+/// Whether a binding has its policy refuse, and not only audit.
+pub(crate) fn refuses(binding: &ValidatingAdmissionPolicyBinding) -> bool {
+    let actions = &binding.spec.validation_actions;
+    actions.iter().any(|action| action == "Deny")
 }
 
 async fn look(client: &Client, args: &CheckEnforceArgs) -> anyhow::Result<Found> {

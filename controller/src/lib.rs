@@ -6,7 +6,7 @@
 //! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
 //! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook, and
 //! ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
-//! [`uninstall_check`].
+//! [`observe_begin`], [`uninstall_check`].
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -22,6 +22,7 @@ pub mod feed;
 pub mod judge;
 pub mod leader;
 pub mod metrics;
+pub mod observe_begin;
 pub mod outcome;
 pub mod perform;
 pub mod preflight;

@@ -25,6 +25,9 @@ async fn main() -> anyhow::Result<ExitCode> {
         Some(Command::CheckEnforce(args)) => {
             muster_controller::enforce_check::run(args).await?;
         }
+        Some(Command::BeginObserve(args)) => {
+            muster_controller::observe_begin::run(args).await?;
+        }
         Some(Command::CheckUninstall(args)) => {
             muster_controller::uninstall_check::run(args).await?;
         }

@@ -1046,7 +1046,7 @@ fn the_mutating_webhook_sees_what_others_add_and_is_called_again() {
     assert_eq!(pods["reinvocationPolicy"], "IfNeeded");
 }
 
-/// While the mode is switched a controller leads that was started in Observe: it gives the new configuration its CA bundle.
+/// In Observe the configuration has its CA bundle already: Enforce begins without a moment in which pods are refused.
 #[test]
 fn the_controller_keeps_the_ca_bundle_of_the_mutating_webhook_in_either_mode() {
     for objects in [&*ENFORCE, &*OBSERVE] {

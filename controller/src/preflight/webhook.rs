@@ -230,7 +230,9 @@ pub fn of_configurations(
         Some(configuration) => {
             let webhooks = configured!(configuration);
             let compared = is_of_this_version(configuration);
-            let found = of_webhooks(&own, &[PODS], &webhooks, installation, compared);
+            // In Observe it is there, has its authority, and is asked about nothing.
+            let needed: Vec<Webhook> = installation.enforces.then_some(PODS).into_iter().collect();
+            let found = of_webhooks(&own, &needed, &webhooks, installation, compared);
             findings.extend(found);
         }
         // In Observe nothing is changed.
@@ -545,6 +547,27 @@ mod tests {
         let configurations = read(&api.client(), &installation).await;
         let found = of_configurations(&installation, &configurations);
         found.iter().map(|finding| finding.reason).collect()
+    }
+
+    #[tokio::test]
+    async fn in_observe_what_is_about_pods_has_its_authority_and_no_rules() {
+        let about_nothing = |bundle: &str| {
+            let mut webhook = webhook("pods.muster.dev", bundle, "Fail");
+            webhook.as_object_mut().unwrap().remove("rules");
+            webhook
+        };
+        for (enforces, bundle, expected) in [
+            (false, "YQ==", Reason::Passed),
+            (false, "", Reason::WebhookWithoutAuthority),
+            (true, "YQ==", Reason::WebhookMissing),
+        ] {
+            let mutating = [configuration("zz-muster", &[about_nothing(bundle)])];
+            let validating = configuration("muster", &quota_but(&about_nothing("YQ==")));
+            let found = reasons(enforces, &mutating, Some(validating)).await;
+            assert!(found.contains(&expected), "{found:?}");
+            let is_missing = found.contains(&Reason::WebhookMissing);
+            assert_eq!(is_missing, enforces, "{found:?}");
+        }
     }
 
     #[tokio::test]

@@ -64,16 +64,16 @@ pub async fn configure(lab: &Lab, machine: &str, existing: Option<&str>) -> Resu
                 .extend(added);
         }
         fs::write(lab.directory().join(BEFORE), before)?;
-        fs::write(&manifest, format!("{pod:#}\n"))?;
-    } else {
-        // "move it away, wait until the pod is gone, and move it back"
-        let aside = lab
-            .machine(machine)?
-            .path("/etc/kubernetes/kube-scheduler.yaml")?;
-        fs::rename(&manifest, &aside)?;
-        wait_until_gone(lab, machine).await?;
-        fs::rename(&aside, &manifest)?;
     }
+    // "move it away, wait until the pod is gone, and move it back": where it is changed in place, a kubelet that finds the former pod still
+    // ending looks again 10 to 15 s later.
+    let aside = lab
+        .machine(machine)?
+        .path("/etc/kubernetes/kube-scheduler.yaml")?;
+    fs::rename(&manifest, &aside)?;
+    wait_until_gone(lab, machine).await?;
+    fs::write(&aside, format!("{pod:#}\n"))?;
+    fs::rename(&aside, &manifest)?;
     Ok(printed)
 }
 

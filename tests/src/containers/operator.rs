@@ -40,12 +40,17 @@ pub async fn install(lab: &mut Lab) -> Result<()> {
     let mut words = vec!["label", "namespace", NAMESPACE];
     words.extend(labels.iter().map(String::as_str));
     lab.kubectl(&words).await?;
+    lab.notes.installed = Some(jiff::Timestamp::now());
+    install_again(lab).await
+}
+
+/// Installs the chart by the line of the README into the namespace that is there, with the operator's file of values.
+pub async fn install_again(lab: &Lab) -> Result<()> {
     let readme = fs::read_to_string(repository().join("README.md"))?;
     let mut lines = readme.lines().map(str::trim);
     let line = lines.find(|line| line.starts_with("helm install "));
     let line = line.context("the README says how to install")?;
-    lab.notes.installed = Some(jiff::Timestamp::now());
-    lab.shell(&format!("{line} --values {}", file.display()))
+    lab.shell(&format!("{line} --values {}", values_file(lab).display()))
         .await?;
     Ok(())
 }

@@ -69,6 +69,12 @@ pub async fn create(lab: &Lab, namespace: &str, pod: &Value) -> Result<Pod> {
     kubernetes::create(&pods, &pod).await
 }
 
+/// Deletes a pod. While it ends, what comes next may start.
+pub async fn delete(lab: &Lab, namespace: &str, name: &str) -> Result<()> {
+    let pods: Api<Pod> = Api::namespaced(lab.client(), namespace);
+    kubernetes::delete(&pods, name).await
+}
+
 /// Waits until a pod runs, and returns when its first container was started.
 pub async fn runs(client: &Client, namespace: &str, name: &str) -> Result<Pod> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
 use muster_tests::{
     containers::{Lab, operator, operator::TEAM_NAMESPACE, repository, workload},
     kubernetes::{LIMIT, Progress, eventually, list},
@@ -61,7 +62,11 @@ pub(crate) async fn every_example_runs_word_for_word(lab: &mut Lab) -> Result<()
         lab.notes.examples += 1;
     }
     of_the_readme(lab).await?;
-    of_the_guides(lab).await
+    of_the_guides(lab).await?;
+    for namespace in [NAMESPACE, TEAM_NAMESPACE] {
+        workload::all_gone(&lab.client(), namespace).await?;
+    }
+    Ok(())
 }
 
 /// The Team was declared before, and is in use.
@@ -125,9 +130,10 @@ async fn of_the_guides(lab: &mut Lab) -> Result<()> {
     Ok(())
 }
 
-/// Applies it, waits until all pods that it asks for run, deletes it, and waits until they are gone.
+/// Applies it, waits until all pods that it asks for run, and deletes it. While its pods end, the next one may start.
 async fn run(lab: &Lab, text: &str, namespace: &str) -> Result<()> {
-    let expected: u64 = documents(text)?.iter().map(pods_of).sum();
+    let objects = documents(text)?;
+    let expected: u64 = objects.iter().map(pods_of).sum();
     ensure!(expected > 0, "it asks for no pod");
     operator::apply(lab, "example", text, Some(namespace)).await?;
     let client = lab.client();
@@ -136,6 +142,7 @@ async fn run(lab: &Lab, text: &str, namespace: &str) -> Result<()> {
         let pods: Vec<Pod> = list(&client, Some(namespace)).await?;
         let phases: Vec<String> = pods
             .iter()
+            .filter(|pod| objects.iter().any(|object| is_of(pod, object)))
             .filter_map(|pod| pod.status.as_ref()?.phase.clone())
             .collect();
         let running = phases.iter().filter(|phase| *phase == "Running").count();
@@ -152,9 +159,20 @@ async fn run(lab: &Lab, text: &str, namespace: &str) -> Result<()> {
         &file,
         &namespace_flag,
         "--cascade=foreground",
+        "--wait=false",
     ])
-    .await?;
-    workload::all_gone(&client, namespace).await
+    .await
+    .map(drop)
+}
+
+/// Whether a pod is the one that is written there, or one of the Job.
+fn is_of(pod: &Pod, object: &Value) -> bool {
+    let name = match object["kind"].as_str() {
+        Some("Pod") => pod.metadata.name.as_ref(),
+        Some("Job") => pod.labels().get("batch.kubernetes.io/job-name"),
+        _ => None,
+    };
+    name.is_some_and(|name| object["metadata"]["name"] == name.as_str())
 }
 
 fn pods_of(object: &Value) -> u64 {

@@ -48,7 +48,7 @@ impl Gpus {
 pub(crate) async fn a_container_gets_its_gpus_and_the_driver_and_nothing_else(
     lab: &mut Lab,
 ) -> Result<()> {
-    let report = given_on(lab, GPU_MACHINES[0]).await?;
+    let report = given_there(lab, GPU_MACHINES[0]).await?;
     let cuda = report.says("cuda");
     ensure!(cuda.contains("cannot open shared object file"), "{cuda}");
     Ok(())
@@ -58,9 +58,9 @@ pub(crate) async fn a_container_gets_its_gpus_and_the_driver_and_nothing_else(
 pub(crate) async fn and_so_it_does_where_nvidias_runtime_is_the_default_one(
     lab: &mut Lab,
 ) -> Result<()> {
-    given_on(lab, NVIDIA_MACHINE).await?;
+    given_there(lab, NVIDIA_MACHINE).await?;
     let pod = json!({
-        "metadata": {"name": "plain"},
+        "metadata": {"name": "asks-for-none"},
         "spec": {
             "restartPolicy": "Never",
             "nodeSelector": {"kubernetes.io/hostname": NVIDIA_MACHINE},
@@ -69,16 +69,14 @@ pub(crate) async fn and_so_it_does_where_nvidias_runtime_is_the_default_one(
     });
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
     let client = lab.client();
-    workload::runs(&client, TEAM_NAMESPACE, "plain").await?;
-    let report = workload::report(&client, TEAM_NAMESPACE, "plain", "plain").await?;
+    workload::runs(&client, TEAM_NAMESPACE, "asks-for-none").await?;
+    let report = workload::report(&client, TEAM_NAMESPACE, "asks-for-none", "plain").await?;
     let nodes = words(report.says("nodes")).len();
     ensure!(
         nodes == 8,
         "what stands for NVIDIA's runtime gave {nodes} GPUs to a container whose image says `all`: it tests nothing"
     );
-    lab.kubectl(&["delete", "pod", "plain", "--namespace", TEAM_NAMESPACE])
-        .await?;
-    workload::all_gone(&client, TEAM_NAMESPACE).await
+    workload::delete(lab, TEAM_NAMESPACE, "asks-for-none").await
 }
 
 /// The driver's libraries are of no use there, and of no harm: nothing of the image is changed for them.
@@ -133,9 +131,7 @@ pub(crate) async fn an_image_without_glibc_gets_devices_and_files_and_no_cache_f
             "{container}: {report:?} instead of {expected:?}"
         );
     }
-    lab.kubectl(&["delete", "pod", "foreign", "--namespace", TEAM_NAMESPACE])
-        .await?;
-    workload::all_gone(&client, TEAM_NAMESPACE).await
+    workload::delete(lab, TEAM_NAMESPACE, "foreign").await
 }
 
 /// A container that may do little: no root, and a root that it cannot write to.
@@ -149,11 +145,19 @@ fn restricted() -> Value {
     })
 }
 
-/// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
+/// The same as [`given_there`], and the pod is gone in the end.
 pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
+    let report = given_there(lab, machine).await?;
+    workload::all_gone(&lab.client(), TEAM_NAMESPACE).await?;
+    Ok(report)
+}
+
+/// Runs a pod there of which all containers but one name its claim, and checks what these say. Returns what the other says.
+async fn given_there(lab: &Lab, machine: &str) -> Result<Report> {
+    let name = format!("given-{machine}");
     operator::apply(lab, "two-gpus", TEMPLATE, Some(TEAM_NAMESPACE)).await?;
     let pod = json!({
-        "metadata": {"name": "given"},
+        "metadata": {"name": name},
         "spec": {
             "restartPolicy": "Never",
             "nodeSelector": {"kubernetes.io/hostname": machine},
@@ -168,10 +172,10 @@ pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
     });
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
     let client = lab.client();
-    let pod = workload::runs(&client, TEAM_NAMESPACE, "given").await?;
+    let pod = workload::runs(&client, TEAM_NAMESPACE, &name).await?;
     let given = given_to(lab, &pod).await?;
     for container in ["before", "restricted", "sharing"] {
-        let report = workload::report(&client, TEAM_NAMESPACE, "given", container).await?;
+        let report = workload::report(&client, TEAM_NAMESPACE, &name, container).await?;
         let seen = Gpus::seen(&report);
         ensure!(
             seen == given,
@@ -197,14 +201,12 @@ pub(crate) async fn given_on(lab: &Lab, machine: &str) -> Result<Report> {
         expect(&report, container, "user", user)?;
         expect(&report, container, "root", root)?;
     }
-    let report = workload::report(&client, TEAM_NAMESPACE, "given", "without").await?;
+    let report = workload::report(&client, TEAM_NAMESPACE, &name, "without").await?;
     expect(&report, "without", "uuids", "")?;
     expect(&report, "without", "nvidia-smi", "none")?;
     expect(&report, "without", "nodes", "")?;
     expect(&report, "without", "NVIDIA_VISIBLE_DEVICES", "void")?;
-    lab.kubectl(&["delete", "pod", "given", "--namespace", TEAM_NAMESPACE])
-        .await?;
-    workload::all_gone(&client, TEAM_NAMESPACE).await?;
+    workload::delete(lab, TEAM_NAMESPACE, &name).await?;
     Ok(report)
 }
 

@@ -80,6 +80,7 @@ fn main() -> ExitCode {
     ]);
     // The last of all: they take away what the others stand on.
     scenarios.extend(lab_scenarios![Long:
+        uninstall::a_later_install_goes_on_with_what_the_former_one_left,
         first_hour::nothing_of_muster_is_left_after_the_guides_commands,
         first_hour::the_guide_leads_to_a_gang_that_says_why_it_waits_word_for_word,
     ]);

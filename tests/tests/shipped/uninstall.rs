@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::{
     admissionregistration::v1::{MutatingWebhookConfiguration, ValidatingWebhookConfiguration},
-    core::v1::Pod,
+    core::v1::{Namespace, Pod},
 };
 use kube::{Api, api::ListParams};
 use muster_tests::{
@@ -101,5 +101,50 @@ async fn nothing_is_left(lab: &Lab) -> Result<()> {
     let gates = left.first().context("the pod is there")?.spec.clone();
     let gates = gates.and_then(|spec| spec.scheduling_gates);
     ensure!(gates.is_none_or(|gates| gates.is_empty()), "it is gated");
+    Ok(())
+}
+
+/// Definitions, Secrets and PriorityTiers were kept, and what an administrator changed of them stays.
+pub(crate) async fn a_later_install_goes_on_with_what_the_former_one_left(
+    lab: &mut Lab,
+) -> Result<()> {
+    // As `kubectl edit` does it: the value is the administrator's from then on.
+    let changed = [
+        "patch",
+        "prioritytier",
+        "standard",
+        "--type=merge",
+        "--patch",
+        r#"{"spec":{"value":150}}"#,
+    ];
+    lab.kubectl(&changed).await?;
+    let authority = [
+        "get",
+        "secret",
+        "muster-extender-ca",
+        "--namespace",
+        NAMESPACE,
+        "--output=jsonpath={.data}",
+    ];
+    let before = lab.kubectl(&authority).await?;
+    // Helm does not wait until the API server has emptied it.
+    let namespaces: Api<Namespace> = Api::all(lab.client());
+    eventually("the driver's namespace is gone", LIMIT, async || {
+        let left = namespaces.get_opt(DRIVER_NAMESPACE).await?;
+        Ok(Progress::when(left.is_none(), || "it is there".to_owned()))
+    })
+    .await?;
+    operator::install_again(lab).await?;
+    operator::wait_until_ready(lab).await?;
+    let value = [
+        "get",
+        "prioritytier",
+        "standard",
+        "--output=jsonpath={.spec.value}",
+    ];
+    let value = lab.kubectl(&value).await?;
+    ensure!(value == "150", "the tier's value is {value}");
+    let after = lab.kubectl(&authority).await?;
+    ensure!(before == after, "the extender has another authority");
     Ok(())
 }

@@ -28,6 +28,12 @@ const SHARED: [&str; 4] = [
     "Namespace",
 ];
 
+/// What the API server asks the webhook by.
+const WEBHOOKS: [(&str, &str); 2] = [
+    ("MutatingWebhookConfiguration", "zz-muster"),
+    ("ValidatingWebhookConfiguration", "muster"),
+];
+
 fn name(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap()
 }
@@ -120,6 +126,59 @@ fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
     }
 }
 
+/// Where a number stands that is one of the names below.
+fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
+    match value {
+        Value::Number(number) => {
+            if number
+                .as_i64()
+                .is_some_and(|number| (71_001..=71_006).contains(&number))
+            {
+                found.push(path.to_owned());
+            }
+        }
+        Value::Array(list) => {
+            for value in list {
+                numbers(value, path, found);
+            }
+        }
+        Value::Object(map) => {
+            for (key, value) in map {
+                numbers(value, &format!("{path}.{key}"), found);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A namespace may be called so, and what YAML reads as a number the API server takes for no name.
+#[test]
+fn names_that_look_like_numbers_are_texts_all_the_same() {
+    for monitor in ["podMonitor", "serviceMonitor"] {
+        let mut values: Vec<String> = EVERYTHING.iter().map(|&value| value.to_owned()).collect();
+        values.extend([
+            "fullnameOverride=\"71003\"".to_owned(),
+            "schedulerName=\"71004\"".to_owned(),
+            "driver.namespace=\"71005\"".to_owned(),
+            "test.namespace=\"71006\"".to_owned(),
+            "metrics.podMonitor.enabled=false".to_owned(),
+            format!("metrics.{monitor}.enabled=true"),
+        ]);
+        let objects = parsed(&template("71001", "71002", &values).unwrap());
+        let mut found = Vec::new();
+        for object in &objects {
+            let kind = object["kind"].as_str().unwrap();
+            numbers(object, kind, &mut found);
+            if let Some(text) = object["data"]["scheduler.yaml"].as_str() {
+                let configuration: Value = serde_saphyr::from_str(text).unwrap();
+                numbers(&configuration, "scheduler.yaml", &mut found);
+            }
+        }
+        assert!(found.is_empty(), "{found:#?}");
+        assert!(objects.iter().any(|object| object["kind"] == "Service"));
+    }
+}
+
 /// A key that is there twice is refused by the API server's reader of YAML, or the last one wins.
 #[test]
 fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
@@ -143,11 +202,16 @@ fn a_label_that_is_given_twice_is_there_once_and_the_nearer_one_wins() {
 #[test]
 fn the_first_install_only_observes() {
     let objects = objects(&[]);
-    let kinds: BTreeSet<&str> = objects
-        .iter()
-        .filter_map(|object| object["kind"].as_str())
-        .collect();
-    assert!(!kinds.contains("MutatingWebhookConfiguration"));
+    // Nobody is asked about pods or Jobs.
+    let mut webhooks = 0;
+    for (kind, name) in WEBHOOKS {
+        for webhook in object(&objects, kind, name)["webhooks"].as_array().unwrap() {
+            webhooks += 1;
+            let about = webhook["rules"][0]["apiGroups"][0].as_str();
+            assert!([None, Some("muster.dev")].contains(&about), "{webhook}");
+        }
+    }
+    assert_eq!(webhooks, 6, "pods twice, jobs, teams, cohorts, flavors");
     let controller = object(&objects, "Deployment", "muster-controller").to_string();
     assert!(controller.contains("--mode=observe"));
     let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
@@ -170,6 +234,20 @@ fn the_device_class_stands_for_no_extended_resource_unless_asked() {
     assert_eq!(name_of(&["mode=\"Enforce\""]), Value::Null);
     let asked = name_of(&["deviceClass.extendedResourceName=\"nvidia.com/gpu\""]);
     assert_eq!(asked, "nvidia.com/gpu");
+}
+
+/// A first install that failed, since `check-enforce` refused it, say, is mended by an upgrade, for which Helm runs no hooks of installs. A gang
+/// without a tier borrows nothing.
+#[test]
+fn tiers_are_made_where_there_is_none_also_by_an_upgrade() {
+    let objects = objects(&[]);
+    for tier in ["critical", "standard", "best-effort"] {
+        let annotations = &object(&objects, "PriorityTier", tier)["metadata"]["annotations"];
+        assert_eq!(
+            annotations["helm.sh/hook"], "post-install,post-upgrade",
+            "{tier}"
+        );
+    }
 }
 
 #[test]
@@ -259,6 +337,26 @@ fn servers_are_rolled_without_a_replica_less_and_have_the_time_that_they_take_to
         let unready =
             probe["periodSeconds"].as_i64().unwrap() * probe["failureThreshold"].as_i64().unwrap();
         assert!(unready <= 5, "{name}: it is asked for {unready} s more");
+    }
+}
+
+/// A pod on the node's network has its ports alone: where each node of its choice has an old one, a further one is placed nowhere.
+#[test]
+fn a_rollout_on_the_nodes_network_waits_for_no_port_that_an_old_pod_has() {
+    for program in ["controller", "webhook", "extender", "scheduler"] {
+        for (on_host, may_go_first) in [(false, 0), (true, 1)] {
+            let objects = objects(&[
+                "mode=\"Enforce\"",
+                "scheduler.enabled=true",
+                &format!("{program}.hostNetwork={on_host}"),
+            ]);
+            let deployment = object(&objects, "Deployment", &format!("muster-{program}"));
+            let rolling = &deployment["spec"]["strategy"]["rollingUpdate"];
+            assert_eq!(
+                rolling["maxUnavailable"], may_go_first,
+                "{program}, on the node's network: {on_host}"
+            );
+        }
     }
 }
 
@@ -455,6 +553,26 @@ fn selectors_select_pods_and_ports_are_named_by_them() {
     }
 }
 
+/// For a NetworkPolicy who is on a node's network is no pod. A controller that hears nothing of an extender releases no pod.
+#[test]
+fn a_controller_on_the_nodes_network_may_ask_whether_the_extender_is_ready() {
+    for on_host in [false, true] {
+        let objects = objects(&[
+            "networkPolicy.enabled=true",
+            "networkPolicy.controlPlaneCidrs=[\"10.1.0.0/16\"]",
+            &format!("controller.hostNetwork={on_host}"),
+        ]);
+        let policy = object(&objects, "NetworkPolicy", "muster-extender");
+        let mut rules = policy["spec"]["ingress"].as_array().unwrap().iter();
+        let may = rules.any(|rule| {
+            let ports = rule["ports"].as_array().unwrap();
+            ports.contains(&json!({"port": "admin"}))
+                && rule["from"] == json!([{"ipBlock": {"cidr": "10.1.0.0/16"}}])
+        });
+        assert_eq!(may, on_host);
+    }
+}
+
 #[test]
 fn the_test_of_a_release_asks_for_one_gpu_in_a_namespace_of_a_team() {
     let objects = objects(&["test.namespace=\"research\""]);
@@ -646,7 +764,10 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
         assert!(rules.contains(&format!("[\"{kind}\"]")), "{kind}: {rules}");
     }
     let forced = objects(&["uninstall.check=false"]);
-    assert!(!forced.iter().any(|object| object["kind"] == "Job"));
+    let found = forced
+        .iter()
+        .filter(|object| name(object) == "muster-check-uninstall");
+    assert_eq!(found.count(), 0);
 }
 
 /// Those that only audit in Observe are the ones that insist on what Muster does with pods.
@@ -733,20 +854,51 @@ fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_
     }
 }
 
-/// A change to Enforce makes the mutating configuration without a caBundle. The leader that runs then is one of Observe.
+/// Those that look at what the webhook puts: Helm deletes the webhook before every API server knows that these only audit.
 #[test]
-fn the_leader_of_observe_fills_the_configuration_that_a_change_to_enforce_makes() {
+fn what_refuses_pods_for_want_of_the_webhook_is_taken_down_before_observe_begins() {
+    const JOB: &str = "muster-begin-observe";
+    let observing = objects(&[]);
+    assert_runs_at(&observing, JOB, "pre-upgrade,pre-rollback");
+    let names = [
+        "muster-pod-created",
+        "muster-pod-scheduler",
+        "muster-pod-side-door",
+    ];
+    let flag = format!("--policy-binding={}", names.join(","));
+    assert_eq!(arguments(&observing, JOB), ["begin-observe", &flag]);
+    let rules = object(&observing, "ClusterRole", JOB)["rules"].clone();
+    assert_eq!(rules[0]["resourceNames"], json!(names));
+    assert_eq!(rules[0]["verbs"], json!(["get", "delete"]));
+    let enforcing = objects(&["mode=\"Enforce\"", "scheduler.enabled=true"]);
+    for binding in names {
+        let found = object(&enforcing, "ValidatingAdmissionPolicyBinding", binding);
+        assert_eq!(found["spec"]["validationActions"], json!(["Deny"]));
+    }
+    assert!(enforcing.iter().all(|object| name(object) != JOB));
+}
+
+/// A webhook that a change to Enforce makes would have no caBundle at first, and pods would be refused.
+#[test]
+fn a_change_of_mode_changes_what_webhooks_are_asked_about_and_makes_none() {
     let observing = objects(&[]);
     let enforcing = objects(&["mode=\"Enforce\""]);
-    let kind = "MutatingWebhookConfiguration";
-    assert!(!observing.iter().any(|object| object["kind"] == kind));
-    let made = object(&enforcing, kind, "zz-muster");
-    let flag = format!("--mutating-webhook-configuration={}", name(made));
-    for objects in [&observing, &enforcing] {
-        let controller = object(objects, "Deployment", "muster-controller").to_string();
-        assert!(controller.contains(&flag), "{controller}");
-        let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
-        assert!(role.contains(name(made)), "{role}");
+    for (kind, name) in WEBHOOKS {
+        let without_rules = |objects: &[Value]| {
+            let mut webhooks = object(objects, kind, name)["webhooks"].clone();
+            for webhook in webhooks.as_array_mut().unwrap() {
+                webhook.as_object_mut().unwrap().remove("rules");
+            }
+            webhooks
+        };
+        assert_eq!(without_rules(&observing), without_rules(&enforcing));
+        for objects in [&observing, &enforcing] {
+            let controller = object(objects, "Deployment", "muster-controller").to_string();
+            let flag = format!("-webhook-configuration={name}\"");
+            assert!(controller.contains(&flag), "{controller}");
+            let role = object(objects, "ClusterRole", "muster-controller")["rules"].to_string();
+            assert!(role.contains(&format!("\"{name}\"")), "{role}");
+        }
     }
 }
 

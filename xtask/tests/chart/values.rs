@@ -70,8 +70,8 @@ fn collect(
         "{path}: a misspelled value must be refused"
     );
     for (name, below) in properties {
-        // Helm's own, for charts of which this one is a part.
-        if path.is_empty() && name == "global" {
+        // For charts of which this one is a part: Helm's own, and the usual condition.
+        if path.is_empty() && ["global", "enabled"].contains(&name.as_str()) {
             continue;
         }
         let path = if path.is_empty() {
@@ -260,6 +260,12 @@ fn every_value_changes_what_is_installed() {
     });
     let ignored = ignored.into_inner().unwrap();
     assert!(ignored.is_empty(), "nobody reads:\n{}", ignored.join("\n"));
+}
+
+/// Helm gives the condition by which that chart switches this one on to this one, too.
+#[test]
+fn a_chart_of_which_this_one_is_a_part_may_have_a_condition_for_it() {
+    assert!(rendered(&["enabled=true".to_owned()]) == rendered(&[]));
 }
 
 #[test]

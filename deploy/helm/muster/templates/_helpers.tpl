@@ -20,7 +20,7 @@
 {{- define "muster.labelsAnd" -}}
 {{- $root := index . 0 -}}
 app.kubernetes.io/name: muster
-app.kubernetes.io/instance: {{ $root.Release.Name }}
+app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
 app.kubernetes.io/version: {{ $root.Chart.AppVersion | replace "+" "_" | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace "+" "_" }}
@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name $root.Chart.Version | replace 
 {{/* Labels of the pods of one program. Call with (list . "webhook"). */}}
 {{- define "muster.selector" -}}
 app.kubernetes.io/name: muster
-app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/instance: {{ (index . 0).Release.Name | quote }}
 app.kubernetes.io/component: {{ index . 1 }}
 {{- end }}
 
@@ -106,7 +106,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- $values := index $root.Values (index . 1) -}}
 serviceAccountName: {{ include "muster.fullname" $root }}-{{ last . }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- if $values.hostNetwork }}
 hostNetwork: true
@@ -136,6 +136,14 @@ affinity:
 {{- with $values.topologySpreadConstraints }}
 topologySpreadConstraints: {{- toYaml . | nindent 0 }}
 {{- end }}
+{{- end }}
+
+{{/* How the pods of a Deployment are exchanged. Never fewer than before: without the webhook no GPU pod is created, without the extender none is
+     bound. On the node's network a pod has its ports alone, so that where each node of its choice has one already a further pod is never
+     placed, and the exchange would never end: one of the old ones goes first. Call with (list . "webhook"). */}}
+{{- define "muster.strategy" -}}
+{{- $hostNetwork := (index (index . 0).Values (index . 1)).hostNetwork -}}
+strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: {{ $hostNetwork | ternary 1 0 }}, maxSurge: 1}}
 {{- end }}
 
 {{/* Whether pods get a scheduler of Muster's own, and its name. */}}
@@ -302,10 +310,10 @@ kind: KubeSchedulerConfiguration
 clientConnection: {qps: {{ .Values.scheduler.qps }}, burst: {{ .Values.scheduler.burst }}}
 leaderElection:
   leaderElect: true
-  resourceNamespace: {{ .Release.Namespace }}
-  resourceName: {{ $scheduler }}
+  resourceNamespace: {{ .Release.Namespace | quote }}
+  resourceName: {{ $scheduler | quote }}
 profiles:
-- schedulerName: {{ $scheduler }}
+- schedulerName: {{ $scheduler | quote }}
 extenders:
 - urlPrefix: {{ .Values.extender.urlOverride | default (printf "https://%s.%s.svc:443" $extender .Release.Namespace) }}/scheduler
   filterVerb: filter
@@ -344,7 +352,7 @@ kind: {{ $kind }}
 metadata:
   name: {{ $name }}
   {{- if not (hasPrefix "Cluster" $kind) }}
-  namespace: {{ $namespace }}
+  namespace: {{ $namespace | quote }}
   {{- end }}
   labels: {{- include "muster.labels" $root | nindent 4 }}
   annotations:
@@ -357,7 +365,7 @@ rules: {{- toYaml $check.rules | nindent 0 }}
 {{- /* On OpenShift it names its user, which `restricted-v2` does not allow. */}}
 {{- $role := eq $kind "RoleBinding" | ternary "system:openshift:scc:nonroot-v2" $name }}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: "{{ $role }}"}
-subjects: [{kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace }}}]
+subjects: [{kind: ServiceAccount, name: {{ $name }}, namespace: {{ $namespace | quote }}}]
 {{- end }}
 ---
 {{- end }}
@@ -365,7 +373,7 @@ apiVersion: batch/v1
 kind: Job
 metadata:
   name: {{ $name }}
-  namespace: {{ $namespace }}
+  namespace: {{ $namespace | quote }}
   labels: {{- include "muster.labels" $root | nindent 4 }}
   annotations:
     helm.sh/hook: {{ .hook }}
@@ -383,7 +391,7 @@ spec:
       labels:
         # Not `muster`: it has no metrics.
         app.kubernetes.io/name: muster-{{ .name }}
-        app.kubernetes.io/instance: {{ $root.Release.Name }}
+        app.kubernetes.io/instance: {{ $root.Release.Name | quote }}
         {{- with $root.Values.commonLabels }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
