@@ -129,13 +129,12 @@ fn names_of_services_have_no_dots_and_fit_whatever_the_release_is_called() {
 /// Where a number stands that is one of the names below.
 fn numbers(value: &Value, path: &str, found: &mut Vec<String>) {
     match value {
-        Value::Number(number) => {
+        Value::Number(number)
             if number
                 .as_i64()
-                .is_some_and(|number| (71_001..=71_006).contains(&number))
-            {
-                found.push(path.to_owned());
-            }
+                .is_some_and(|number| (71_001..=71_006).contains(&number)) =>
+        {
+            found.push(path.to_owned());
         }
         Value::Array(list) => {
             for value in list {
