@@ -1,8 +1,7 @@
 //! One Event per change of reason, and one when others give way to a gang that waits for the same reason as before, on the Gang,
 //! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]). That a gang runs,
 //! or is complete, is told on the Gang alone: its pods and their owner say so themselves, and Kubernetes tells it of them. Of a gang of
-//! one pod that would be two of three Events. That it is admitted its pods are not told either: kube-scheduler tells each of them at once
-//! where it goes, and what keeps one from going there is a reason of its own.
+//! one pod that would be two of three Events.
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. The Gang's conditions show it all the same.
@@ -271,9 +270,6 @@ fn to_all(
             reason,
             text,
         ));
-    }
-    if reason == Reason::Admitted {
-        return notes;
     }
     for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
         let (name, uid) = (pod.name(), pod.uid());

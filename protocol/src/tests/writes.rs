@@ -139,7 +139,7 @@ fn each_reason_that_a_gang_waits_for_takes_one_write_more() {
 }
 
 #[test]
-fn that_a_gang_is_admitted_runs_or_is_complete_its_pods_are_not_told_and_all_else_they_are() {
+fn that_a_gang_runs_or_is_complete_is_one_event_and_all_else_is_told_to_its_pod_too() {
     let mut bench = Bench::new();
     bench.gang("head", 4);
     bench.run();
@@ -169,7 +169,7 @@ fn that_a_gang_is_admitted_runs_or_is_complete_its_pods_are_not_told_and_all_els
     let told: Vec<_> = told.map(|note| (note.reason, note.kind.as_str())).collect();
     for (reason, kinds) in [
         (Reason::WaitingForQuota, &["Gang", "Pod"][..]),
-        (Reason::Admitted, &["Gang"]),
+        (Reason::Admitted, &["Gang", "Pod"]),
         (Reason::Running, &["Gang"]),
         (Reason::Completed, &["Gang"]),
     ] {
