@@ -174,8 +174,8 @@ impl State {
         self.close_groups();
     }
 
-    /// Admits those who are awake, until none of them fits or the budget ends; or until a turn may have freed room for somebody for whom
-    /// something is kept: whether that is so.
+    /// Admits those who are awake, until none of them fits or the budget ends; or until a turn, or that somebody stands in line no longer, may
+    /// have freed room for somebody for whom something is kept: whether that is so.
     fn admit_awake(
         &mut self,
         budget: &Budget,
@@ -209,6 +209,9 @@ impl State {
             };
             let Some((team, head)) = next else {
                 if self.served.is_empty() {
+                    // Whoever was refused, or is too large, may stand before somebody no longer.
+                    is_room_freed =
+                        self.reservations.is_any_to_judge_again && self.frees_room(decisions, work);
                     break;
                 }
                 for team in std::mem::take(&mut self.served) {
@@ -248,13 +251,8 @@ impl State {
             }
             self.served.insert(team);
             let may_free = served.by_preemption || self.reservations.is_any_to_judge_again;
-            is_room_freed = may_free && self.frees_room_by_turn(work);
-            if is_room_freed {
-                break;
-            }
-            // Nobody was asked whether it has room by that: whoever has is judged first by the next call.
-            if may_free && work.is_enough() {
-                decisions.interrupted = true;
+            is_room_freed = may_free && self.frees_room(decisions, work);
+            if is_room_freed || decisions.interrupted {
                 break;
             }
             self.lower_heads(&mut contenders, &served, work);
@@ -266,6 +264,14 @@ impl State {
         for team in contenders.fair.all() {
             self.list(team, true);
         }
+        is_room_freed
+    }
+
+    /// Whether somebody for whom something is kept may have room by what was done just now. Once enough was searched in vain the call ends
+    /// with that: whoever has room, and was not asked, is judged first by the next one.
+    fn frees_room(&mut self, decisions: &mut Decisions, work: &mut Work) -> bool {
+        let is_room_freed = self.frees_room_by_turn(work);
+        decisions.interrupted |= !is_room_freed && work.is_enough();
         is_room_freed
     }
 

@@ -138,13 +138,14 @@ impl State {
     }
 
     /// Somebody had a turn. Where others began to give way by that, more may be free once all victims are gone than their preemptor takes;
-    /// and in a strict order somebody else may be first now. Whether somebody for whom something is kept may have room by
+    /// and in a strict order somebody else may be first now, as may be where somebody stands in line no longer. Whether somebody for whom something is kept may have room by
     /// that: it is judged before anybody else has a turn. Else it would be so only if a commit happened to end here, and otherwise
     /// somebody behind it would take what it could have, and its victims go for nothing.
     pub(super) fn frees_room_by_turn(&mut self, work: &mut Work) -> bool {
         if work.is_enough() {
             return false;
         }
+        self.reservations.is_any_to_judge_again = false;
         let moment = self.moment();
         let unsettled = self.reservations.unsettled(moment);
         let unsettled = unsettled.filter_map(|(uid, is_released)| {
@@ -169,7 +170,6 @@ impl State {
                     .note_judged(&uid, Judged { moment, freed });
             }
         }
-        self.reservations.is_any_to_judge_again = false;
         false
     }
 

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use muster_engine::{
-    Gang, Node, PodUid, Queueing, State, Team, Update, Why,
+    Budget, CommitRoom, Gang, GangUid, Node, PodUid, Queueing, State, Team, Update, Why,
     quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
 
@@ -171,4 +171,38 @@ fn a_gang_for_which_something_is_kept_starts_once_nobody_stands_before_it_any_mo
     assert_eq!(preempted(&mut state), [""; 0]);
     submit(&mut state, [before]);
     assert_eq!(admitted(&decide(&mut state)), ["head"]);
+}
+
+/// A defect once: it waited for the next call, and none was due. Whoever was before it had been refused in the middle of this one.
+#[test]
+fn a_gang_for_which_something_is_kept_starts_at_once_where_whoever_stands_before_it_is_too_large() {
+    let teams = vec![
+        preempting("a", Queueing::StrictFifo, 8),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(8)),
+    ];
+    let mut state = state(nodes(3), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    let of_other = start(&mut state, &gang("other", "c", 1, 8));
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    // It would run one day, if a commit held two pods.
+    submit(
+        &mut state,
+        [with_priority(9, at(2, gang("huge", "a", 2, 6)))],
+    );
+    release(&mut state, "other", of_other);
+    let one_pod = CommitRoom {
+        pods: 1,
+        ..CommitRoom::UNLIMITED
+    };
+    let budget = Budget {
+        left: one_pod,
+        empty: one_pod,
+        ..Budget::UNLIMITED
+    };
+    let decisions = state.decide(NOW, &budget);
+    assert_eq!(decisions.too_large.len(), 1, "{decisions:?}");
+    assert_eq!(admitted(&decisions), ["head"]);
+    assert_eq!(decisions.spared, [GangUid::from("victim")]);
 }
