@@ -6,7 +6,9 @@
 //! is explained once more afterwards. A reason of another kind is never told with it.
 //!
 //! In a second it is worked out anew for so many gangs ([`RENEWED_PER_SECOND`]), or for a sixteenth of all if that is more: many Teams
-//! have many heads, and what is told of them is written once in half a minute. For whom nothing is known it is worked out at once.
+//! have many heads, and what is told of them is written once in half a minute. For whom it was worked out waits until it could be so for
+//! all others: else those who come first in each second would have it anew again and again, and the last ones never. For whom nothing is
+//! known it is worked out at once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -59,11 +61,13 @@ impl Help {
         let gang = &explanation.gang;
         let is_alike = |known: &&Known| discriminant(&known.why) == discriminant(&explanation.why);
         let known = self.known.get(gang).filter(is_alike);
-        let until = known.map(|known| known.worked_out_at + EVERY_SECONDS);
         if self.renewed_in != second {
             (self.renewed, self.renewed_in) = (0, second);
         }
         let most = RENEWED_PER_SECOND.max(self.known.len() / RENEWED_WITHIN_SECONDS);
+        let round_seconds = u64::try_from(self.known.len().div_ceil(most)).unwrap_or(u64::MAX);
+        let every_seconds = EVERY_SECONDS.max(round_seconds);
+        let until = known.map(|known| known.worked_out_at.saturating_add(every_seconds));
         let is_spent = self.renewed >= most;
         let until = until.map(|until| until.max(second + u64::from(is_spent)));
         if let Some(until) = until.filter(|until| second < *until) {
@@ -186,6 +190,40 @@ mod tests {
         assert_eq!(help.take_due(12).len(), 0);
         assert_eq!(help.take_due(13).len(), 3, "the others are asked again");
         assert_eq!(worked_out(&mut help, 13), 3);
+    }
+
+    /// A defect once: of whoever came after the first thirty-two it was told for ever what had been worked out first.
+    #[test]
+    fn it_is_worked_out_anew_for_each_gang_however_often_all_are_asked() {
+        for gangs in [2, 40, 64, 300] {
+            let mut help = Help::default();
+            let (mut renewed, mut most_in_a_second) = (vec![0; gangs], 0);
+            let seconds = 2 * RENEWED_WITHIN_SECONDS + 4;
+            for second in 0..seconds {
+                let mut now = 0;
+                for (gang, renewed) in renewed.iter_mut().enumerate() {
+                    let explained = engine::Explanation {
+                        gang: format!("g{gang:03}").as_str().into(),
+                        ..lacks_quota()
+                    };
+                    let second = u64::try_from(second).unwrap();
+                    let known = help.of(&explained, second, |_| {
+                        *renewed += 1;
+                        now += 1;
+                        remedies(false)
+                    });
+                    assert!(known.is_some(), "{gang} of {gangs}");
+                }
+                if second > 0 {
+                    most_in_a_second = now.max(most_in_a_second);
+                }
+            }
+            // Once when it was not known, and in each of two rounds.
+            let least = renewed.iter().min();
+            assert!(least >= Some(&2), "{gangs}: {renewed:?}");
+            let most = RENEWED_PER_SECOND.max(gangs / RENEWED_WITHIN_SECONDS);
+            assert!(most_in_a_second <= most, "{most_in_a_second} of {gangs}");
+        }
     }
 
     #[test]
