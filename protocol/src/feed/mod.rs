@@ -83,6 +83,8 @@ pub(crate) struct Feed {
     is_interrupted: bool,
     /// Gangs that may wait for another reason than was noted.
     unexplained: Unexplained,
+    /// Whether some of a batch were left to be explained, in this poll.
+    is_explaining: bool,
     help: Help,
     /// The room of the Ledger, in bytes, that was too little for the next admission: nothing is decided before there is more.
     too_little_room: Option<usize>,
@@ -121,6 +123,7 @@ impl Feed {
             has_news: true,
             is_interrupted: false,
             unexplained: Unexplained::default(),
+            is_explaining: false,
             help: Help::default(),
             too_little_room: None,
             use_changed: BTreeSet::new(),
@@ -285,6 +288,7 @@ impl Feed {
     /// A poll begins in which the engine may be asked, or may not: as long as it may not, nothing is to be polled for that.
     pub(crate) fn begin_poll(&mut self) {
         self.is_interrupted = false;
+        self.is_explaining = false;
     }
 
     /// Whether the engine has anything new to decide, or its time has come, and there is more room in the Ledger, in bytes, than was
@@ -362,6 +366,7 @@ impl Feed {
                 explained.push(gang);
             }
         }
+        self.is_explaining = self.unexplained.is_in_batch();
         explained
     }
 
@@ -371,9 +376,9 @@ impl Feed {
         due.into_iter().flatten().min()
     }
 
-    /// Whether gangs are left to be explained in this batch.
+    /// Whether gangs of a batch were left to be explained, in this poll: asked again, the engine explains more of them.
     pub(crate) fn is_explaining(&self) -> bool {
-        self.unexplained.is_in_batch()
+        self.is_explaining
     }
 
     /// Keeps an explanation; whether it is another one than before.

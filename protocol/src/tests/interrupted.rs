@@ -4,6 +4,7 @@ use kube::ResourceExt as _;
 use muster_api::{GangPhase, GangStatus, Reason};
 
 use super::*;
+use crate::feed::EXPLAINED_AT_ONCE;
 
 fn status(bench: &Bench, gang: &str) -> GangStatus {
     let prefix = format!("group-{gang}-");
@@ -69,6 +70,25 @@ fn while_the_engine_may_not_be_asked_nothing_is_polled_for_it() {
     let is_stopped = bench.run_until(|write| matches!(write, ApiRequest::ReplaceLedger { .. }));
     assert!(is_stopped, "it is admitted");
     bench.poll();
+    let due = bench.machine.next_due();
+    assert!(due.is_none_or(|due| due > bench.seconds), "{due:?}");
+}
+
+/// A defect once: a machine with more gangs to explain than it explains at once was polled without end until the write was answered.
+#[test]
+fn while_the_engine_may_not_be_asked_nothing_is_polled_for_explanations() {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.run();
+    for number in 0..3 * EXPLAINED_AT_ONCE {
+        bench.gang(&format!("wait-{number:02}"), 1);
+    }
+    // The first four are admitted, and the write of the Ledger is not answered.
+    let is_stopped = bench.run_until(|write| matches!(write, ApiRequest::ReplaceLedger { .. }));
+    assert!(is_stopped, "some are admitted");
+    for _ in 0..5 {
+        bench.poll();
+    }
     let due = bench.machine.next_due();
     assert!(due.is_none_or(|due| due > bench.seconds), "{due:?}");
 }
