@@ -98,8 +98,10 @@ impl State {
     pub(super) fn admit_all(&mut self, now: Timestamp, budget: &Budget, decisions: &mut Decisions) {
         let mut work = Work::within(budget, now);
         let mut left = budget.left;
+        let mut is_room_freed = false;
         loop {
-            let is_room_freed = self.admit_beside_places(budget, &mut left, decisions, &mut work);
+            let kept = is_room_freed.then(|| self.reservations.len());
+            is_room_freed = self.admit_beside_places(budget, &mut left, decisions, &mut work, kept);
             if decisions.is_cut_short() || !(is_room_freed || self.settle_places()) {
                 break;
             }
@@ -112,16 +114,21 @@ impl State {
     }
 
     /// Admits what can be admitted with the places kept that are. Whether it ended before that since a turn may have freed room for somebody
-    /// for whom something is kept: it goes on as after a commit that ended there.
+    /// for whom something is kept: it goes on as after a commit that ended there (`kept_before`: for how many gangs something was kept then).
     fn admit_beside_places(
         &mut self,
         budget: &Budget,
         left: &mut CommitRoom,
         decisions: &mut Decisions,
         work: &mut Work,
+        kept_before: Option<usize>,
     ) -> bool {
         self.wake_whoever_may_preempt(work.now);
         self.settle_reservations(budget, left, decisions, work);
+        // Nobody had room by that after all. All that contend are found anew for it, and so they would be after each turn.
+        if kept_before == Some(self.reservations.len()) {
+            work.note_anew_in_vain();
+        }
         if decisions.exhausted {
             return false;
         }

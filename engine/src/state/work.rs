@@ -36,6 +36,11 @@ impl Work {
         self.in_vain += cluster.visited().wrapping_sub(before);
     }
 
+    /// A call began anew in the middle, in vain. What that costs is not searched in vain, most of it: it counts as much as one decision may take.
+    pub(super) fn note_anew_in_vain(&mut self) {
+        self.in_vain = self.in_vain.saturating_add(Effort::ONE_DECISION);
+    }
+
     /// Whether enough was searched in vain. It is asked after somebody was judged, so each call gets on by one at least.
     pub(super) fn is_enough(&self) -> bool {
         self.in_vain >= self.enough

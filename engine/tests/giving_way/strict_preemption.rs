@@ -206,3 +206,55 @@ fn a_gang_for_which_something_is_kept_starts_at_once_where_whoever_stands_before
     assert_eq!(admitted(&decisions), ["head"]);
     assert_eq!(decisions.spared, [GangUid::from("victim")]);
 }
+
+/// A defect once: with each turn all that contended were found anew, though it had no use of that, and the call did not end before.
+#[test]
+fn a_call_ends_however_often_a_gang_that_stands_behind_another_one_could_have_room() {
+    let pairs = 16;
+    let names: Vec<String> = (0..pairs).map(|at| format!("z{at:02}")).collect();
+    let mut teams = vec![
+        preempting("a", Queueing::StrictFifo, 8),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(8)),
+    ];
+    let best_effort = |name: &String| preempting(name, Queueing::BestEffort, 1);
+    teams.extend(names.iter().map(best_effort));
+    let mut state = state(nodes(8), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    let of_other = start(&mut state, &gang("other", "c", 1, 8));
+    for name in &names {
+        let low = gang(&format!("low-{name}"), name, 1, 1);
+        start(&mut state, &with_priority(-1, low));
+    }
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    // It asks for more than is left, now and once others go: whoever is behind it waits for that.
+    submit(
+        &mut state,
+        [with_priority(9, at(2, gang("before", "a", 2, 6)))],
+    );
+    assert_eq!(preempted(&mut state), [""; 0]);
+    release(&mut state, "other", of_other);
+    let high = names.iter().map(|name| {
+        let high = gang(&format!("high-{name}"), name, 1, 1);
+        with_priority(5, within_nominal(high))
+    });
+    submit(&mut state, high);
+    let budget = Budget {
+        looks_in_vain: Budget::LOOKS_IN_VAIN,
+        ..Budget::UNLIMITED
+    };
+    let first = state.decide(NOW, &budget);
+    assert!(first.interrupted, "{first:?}");
+    let mut preemptions = first.preemptions.len();
+    assert!((1..pairs).contains(&preemptions), "{first:?}");
+    for _ in 0..pairs {
+        let decisions = state.decide(NOW, &budget);
+        assert_eq!(admitted(&decisions), [""; 0]);
+        preemptions += decisions.preemptions.len();
+        if !decisions.is_cut_short() {
+            break;
+        }
+    }
+    assert_eq!(preemptions, pairs, "each of them has its turn");
+}
