@@ -68,8 +68,13 @@ impl Help {
         let round_seconds = u64::try_from(self.known.len().div_ceil(most)).unwrap_or(u64::MAX);
         let every_seconds = EVERY_SECONDS.max(round_seconds);
         let until = known.map(|known| known.worked_out_at.saturating_add(every_seconds));
-        let is_spent = self.renewed >= most;
-        let until = until.map(|until| until.max(second + u64::from(is_spent)));
+        let until = until.map(|until| {
+            if self.renewed < most {
+                until
+            } else {
+                until.max(self.next_with_room(second, most))
+            }
+        });
         if let Some(until) = until.filter(|until| second < *until) {
             self.again.entry(until).or_default().insert(gang.clone());
         } else {
@@ -82,6 +87,19 @@ impl Help {
             self.known.insert(gang.clone(), known);
         }
         self.known.get(gang)
+    }
+
+    /// The first second after this one in which no more than so many are to be explained again, by now: to explain all in each second until
+    /// it is their turn would cost more than what it is for.
+    fn next_with_room(&self, second: u64, most: usize) -> u64 {
+        let mut next = second.saturating_add(1);
+        for (at, gangs) in self.again.range(next..) {
+            if *at > next || gangs.len() < most {
+                break;
+            }
+            next = next.saturating_add(1);
+        }
+        next
     }
 
     /// The gang does not wait any more.
@@ -224,6 +242,37 @@ mod tests {
             let most = RENEWED_PER_SECOND.max(gangs / RENEWED_WITHIN_SECONDS);
             assert!(most_in_a_second <= most, "{most_in_a_second} of {gangs}");
         }
+    }
+
+    #[test]
+    fn whoever_is_to_be_asked_again_is_asked_once_it_is_worked_out_anew_and_not_in_each_second_until_then()
+     {
+        let gangs = 4 * RENEWED_PER_SECOND;
+        let mut help = Help::default();
+        let ask = |help: &mut Help, gang: engine::GangUid, second| {
+            let explained = engine::Explanation {
+                gang,
+                ..lacks_quota()
+            };
+            let known = help.of(&explained, second, |_| remedies(false));
+            assert!(known.is_some(), "{second}");
+        };
+        for second in [0, 1] {
+            for gang in 0..gangs {
+                ask(&mut help, format!("g{gang:02}").as_str().into(), second);
+            }
+        }
+        let mut asked = Vec::new();
+        for second in 2..12 {
+            let due = help.take_due(second);
+            asked.push(due.len());
+            for gang in due {
+                ask(&mut help, gang, second);
+            }
+        }
+        let most = RENEWED_PER_SECOND;
+        assert_eq!(asked, [0, 0, gangs, most, most, most, 0, 0, 0, 0]);
+        assert_eq!(help.next_due(), None);
     }
 
     #[test]
