@@ -20,8 +20,9 @@ use crate::{
     scheduler::pinned_node,
 };
 
-/// Seconds without a write after which nothing more comes: longer than the machine waits before it writes a reason.
-const QUIET_SECONDS: u64 = 5;
+/// Seconds without a write after which nothing more comes: longer than the machine waits before it writes a reason, and than a Team with a
+/// long line rests before its Queues are written again.
+const QUIET_SECONDS: u64 = 8;
 /// Rounds after which a bug is reported. Each admits what one Ledger carries.
 const MOST_ROUNDS: u64 = 1_000_000;
 
