@@ -311,10 +311,12 @@ impl Reservations {
         victims.into_iter().filter(is_alone).collect()
     }
 
-    /// The clock went back by so much: nothing is kept for longer by that.
+    /// The clock went back by so much: nothing is kept for longer by that, nor for a shorter time by whoever takes it up, who goes by how long it
+    /// was to be kept.
     pub(super) fn end_earlier(&mut self, seconds: i64) {
         let kept = self.by_gang.iter_mut().chain(&mut self.admitted);
         for (gang, kept) in kept {
+            kept.since = earlier(kept.since, seconds);
             kept.until = earlier(kept.until, seconds);
             self.changed.insert(gang.clone());
         }

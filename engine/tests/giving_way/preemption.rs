@@ -1853,8 +1853,13 @@ fn what_is_kept_for_a_gang_is_kept_no_longer_though_the_clock_goes_back() {
     world.submit([with_priority(5, gang("high", "a", 1, 8))]);
     assert_eq!(told(&world.decide().preemptions), ["high: stuck InTeam"]);
     let until = |world: &World| world.state.kept_for(&"high".into()).map(|kept| kept.until);
+    let lasts = |world: &World| {
+        let kept = world.state.kept_for(&"high".into());
+        kept.map(|kept| kept.until.0 - kept.since.0)
+    };
     let first = until(&world);
     assert_eq!(first, Some(Timestamp(world.now + MOST_SECONDS)));
+    let lasts_at_first = lasts(&world);
     // A little is nothing that anybody has to be told.
     world.now -= 30;
     world.decide();
@@ -1864,6 +1869,8 @@ fn what_is_kept_for_a_gang_is_kept_no_longer_though_the_clock_goes_back() {
     world.decide();
     let ahead = was_at - world.now;
     assert_eq!(until(&world), first.map(|at| Timestamp(at.0 - ahead)));
+    // A new leader takes up what is kept for as long as it was to be kept.
+    assert_eq!(lasts(&world), lasts_at_first);
     let changed = world.state.take_changed_preemptions();
     assert!(changed.contains(&GangUid::from("high")), "{changed:?}");
     world.now = 1_000 + MOST_SECONDS;
