@@ -965,6 +965,26 @@ fn a_pod_that_waits_gets_no_annotation_that_names_devices_and_is_not_refused_for
     }
 }
 
+/// They would be merged into the pod, and no policy about pods would see them.
+#[test]
+fn a_binding_writes_no_annotation_that_names_devices() {
+    for (annotations, may) in [
+        (json!({"cdi.k8s.io/way": "nvidia.com/gpu=all"}), false),
+        (json!({"nvidia.cdi.k8s.io/way": "nvidia.com/gpu=0"}), false),
+        (json!({"example.com/note": "cdi.k8s.io/way"}), true),
+    ] {
+        let binding = json!({
+            "metadata": {"name": "p", "namespace": "ml", "annotations": annotations},
+            "target": {"kind": "Node", "name": "n0"},
+        });
+        for resource in ["pods/binding", "bindings"] {
+            let mut request = Request::update(USER, resource, &Value::Null, &binding);
+            request.operation = "CREATE";
+            assert_eq!(passes("muster-binding", &request), may, "{binding}");
+        }
+    }
+}
+
 /// What a stolen token would be good for.
 #[test]
 fn controller_and_driver_have_no_verb_that_they_do_not_use() {
