@@ -33,7 +33,7 @@ impl Failure {
     pub(crate) fn at(path: &Path, errno: Errno) -> Self {
         let cause = match errno {
             Errno::ROFS => {
-                "the root file system is read-only, and not only for the container; let the pod have a writable root"
+                "the root file system is read-only for the hook, too; let the pod have a writable root"
                     .to_owned()
             }
             Errno::XDEV => {

@@ -27,6 +27,7 @@ pub fn side_door_cases() -> Vec<SideDoorCase> {
     let everywhere = variables()
         .into_iter()
         .chain(device_lists())
+        .chain(annotations())
         .chain(gpus())
         .chain(runtime_classes());
     let mut cases = Vec::new();
@@ -186,6 +187,29 @@ fn device_lists() -> Vec<Case> {
             at("containers", "/var/run/nvidia/all"),
             vec![],
         ),
+    ]
+}
+
+fn annotations() -> Vec<Case> {
+    let with = |key: &str| {
+        let annotations = json!({"note": "cdi.k8s.io/", key: "nvidia.com/gpu=all"});
+        pod(
+            json!({"annotations": annotations}),
+            json!({"containers": [{"name": "first"}]}),
+        )
+    };
+    vec![
+        (
+            "all GPUs, by an annotation",
+            with("cdi.k8s.io/way"),
+            vec!["annotation cdi.k8s.io/way names devices for NVIDIA's runtime"],
+        ),
+        (
+            "by that of GPU Operator",
+            with("nvidia.cdi.k8s.io/way"),
+            vec!["annotation nvidia.cdi.k8s.io/way names devices for NVIDIA's runtime"],
+        ),
+        ("by one that says nothing to it", with("cdi.k8s.io"), vec![]),
     ]
 }
 

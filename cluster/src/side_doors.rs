@@ -3,7 +3,10 @@
 //! The chart's policy NAME-pod-side-door refuses them in CEL where a pod is created or gets a debugger; this is the same rule, for
 //! pods that exist. [`crate::side_door_cases::side_door_cases`] is the table that both are tested with.
 
-use std::{collections::BTreeSet, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use k8s_openapi::api::core::v1::{
     Container, EnvVar, Pod, PodSpec, ResourceRequirements, SecurityContext, VolumeMount,
@@ -20,6 +23,9 @@ const NO_DEVICES: [&str; 2] = [VOID, "none"];
 /// In every path below `/var/run/nvidia-container-devices`, however it is spelled: where NVIDIA's runtime is told to look there, what is
 /// mounted as `/var/run/nvidia-container-devices/all` gives a container all GPUs.
 const DEVICE_LIST: &str = "nvidia-container-devices";
+/// In the keys of annotations by which NVIDIA's runtime is told of CDI devices (`cdi.k8s.io/`; with GPU Operator `nvidia.cdi.k8s.io/`). CRI-O
+/// hands it those of pods, and it gives what they name, whatever its settings about the variable.
+const DEVICE_ANNOTATION: &str = "cdi.k8s.io/";
 /// As much of a path is shown, in bytes.
 const SHOWN_BYTES: usize = 128;
 
@@ -39,6 +45,8 @@ pub enum SideDoor {
     Variable(String),
     /// This container mounts something where NVIDIA's runtime may look for the GPUs to give.
     DeviceList(String),
+    /// This annotation names devices for NVIDIA's runtime.
+    Annotation(String),
     /// A volume shows a GPU of the node, by this path.
     Gpu(String),
     /// This RuntimeClass gives a container the GPUs that its image names.
@@ -93,6 +101,7 @@ impl SideDoors {
         let everywhere = [
             container(asks_for_gpus).map(SideDoor::Variable),
             container(mounts_device_list).map(SideDoor::DeviceList),
+            device_annotation(pod).map(SideDoor::Annotation),
             path(is_gpu).map(SideDoor::Gpu),
             class.filter(|_| !asks).cloned().map(SideDoor::RuntimeClass),
             image,
@@ -117,6 +126,7 @@ impl SideDoor {
         match self {
             Self::Variable(_) => "leave it out, or set it to void",
             Self::DeviceList(_) => "leave the mount out",
+            Self::Annotation(_) => "leave it out",
             Self::Gpu(_) => "leave the volume out",
             Self::RuntimeClass(_) => "leave it out, or ask for GPUs",
             Self::Image { .. } => "set its variable NVIDIA_VISIBLE_DEVICES to void",
@@ -135,6 +145,11 @@ impl fmt::Display for SideDoor {
             Self::DeviceList(container) => write!(
                 formatter,
                 "container {container} mounts something below /var/run/{DEVICE_LIST}"
+            ),
+            Self::Annotation(key) => write!(
+                formatter,
+                "annotation {} names devices for NVIDIA's runtime",
+                shown(key)
             ),
             Self::Gpu(path) => {
                 let path = shown(path);
@@ -183,6 +198,11 @@ fn asks_for_gpus(container: &ContainerView<'_>) -> bool {
 fn mounts_device_list(container: &ContainerView<'_>) -> bool {
     let mut mounts = container.mounts.iter();
     mounts.any(|mount| mount.mount_path.contains(DEVICE_LIST))
+}
+
+fn device_annotation(pod: &Pod) -> Option<String> {
+    let mut keys = pod.metadata.annotations.iter().flat_map(BTreeMap::keys);
+    keys.find(|key| key.contains(DEVICE_ANNOTATION)).cloned()
 }
 
 /// Whether what its image says of GPUs counts.
@@ -253,7 +273,7 @@ fn is_all_devices(path: &str) -> bool {
     })
 }
 
-/// A path as it may stand in a log: anybody may write it.
+/// A path or a key as it may stand in a log: anybody may write it.
 fn shown(path: &str) -> String {
     let mut text = path.escape_debug().to_string();
     truncate(&mut text, SHOWN_BYTES);

@@ -128,20 +128,34 @@ where
     .await
 }
 
-/// What was decided, or why nothing was. What is there and was asked for before is what was made then.
+/// In what the API server says when it waited in vain. The address of a webhook says `timeout=` in any case.
+const LATE: [&str; 5] = [
+    "deadline exceeded",
+    "client.timeout exceeded",
+    "handshake timeout",
+    "i/o timeout",
+    "timed out",
+];
+
+/// What was decided, or why nothing was. What is there and was asked for before is what was made then. A webhook that breaks is not late:
+/// asked again it might do better, and nobody would know.
 fn decision(said: kube::Result<()>, asked_before: bool) -> Result<Answer, String> {
     match said {
         Ok(()) => Ok(Answer::Taken),
         Err(kube::Error::Api(status)) if asked_before && status.is_already_exists() => {
             Ok(Answer::Taken)
         }
-        Err(kube::Error::Api(status))
-            if (400..500).contains(&status.code) && status.code != 429 =>
-        {
+        Err(kube::Error::Api(status)) if refuses(&status) => {
             Ok(Answer::Refused(status.message.clone()))
         }
         Err(error) => Err(error.to_string()),
     }
+}
+
+fn refuses(status: &kube::core::Status) -> bool {
+    let message = status.message.to_lowercase();
+    let is_late = LATE.iter().any(|words| message.contains(words));
+    ((400..500).contains(&status.code) && status.code != 429) || (status.code == 500 && !is_late)
 }
 
 /// Applies an object (server-side apply), whatever was there.
@@ -221,11 +235,21 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_that_is_late_refuses_nothing_and_what_was_made_meanwhile_is_taken() {
+    fn a_webhook_that_is_late_refuses_nothing_one_that_breaks_does_and_what_was_made_meanwhile_is_taken()
+     {
         let refused = |message: &str| Some(Answer::Refused(message.to_owned()));
         let late = "failed calling webhook \"pods.muster.dev\": context deadline exceeded";
+        let broken = "failed calling webhook \"pods.muster.dev\": failed to call webhook: Post \"https://127.0.0.1:9443/mutate?timeout=3s\": EOF";
         for (code, reason, message, asked_before, expected) in [
             (500, "InternalError", late, false, None),
+            (
+                500,
+                "InternalError",
+                "net/http: TLS handshake timeout",
+                true,
+                None,
+            ),
+            (500, "InternalError", broken, true, refused(broken)),
             (504, "Timeout", "request did not complete", true, None),
             (429, "TooManyRequests", "too many requests", false, None),
             (

@@ -914,6 +914,77 @@ fn a_debugger_is_refused_for_what_it_says_itself_and_not_for_what_is_there() {
     }
 }
 
+/// The runtime is handed what is there when the pod is released, and what was there before cannot be taken away.
+#[test]
+fn a_pod_that_waits_gets_no_annotation_that_names_devices_and_is_not_refused_for_what_it_was_created_with()
+ {
+    let pod = |annotations: Value| {
+        json!({"metadata": {"name": "p", "namespace": "ml", "annotations": annotations}, "spec": {
+            "containers": [{
+                "name": "work",
+                "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}],
+                "securityContext": {"privileged": true},
+                "volumeMounts": [{"name": "null", "mountPath": "/var/run/nvidia-container-devices/all"}],
+            }],
+            "runtimeClassName": "nvidia",
+            "volumes": [
+                {"name": "null", "hostPath": {"path": "/dev/null"}},
+                {"name": "gpu", "hostPath": {"path": "/dev/nvidia0"}},
+                {"name": "all", "hostPath": {"path": "/dev"}},
+            ],
+        }})
+    };
+    let none = json!({});
+    let names = json!({"cdi.k8s.io/way": "nvidia.com/gpu=0"});
+    let names_all = json!({"cdi.k8s.io/way": "nvidia.com/gpu=all"});
+    let others = json!({"note": "changed"});
+    for (old, new, may) in [
+        (&none, &names, false),
+        (&names, &names_all, false),
+        (&names, &names, true),
+        (&names, &none, true),
+        (&none, &others, true),
+    ] {
+        for resource in ["pods", "pods/status"] {
+            let (old, new) = (pod(old.clone()), pod(new.clone()));
+            let mut context = Request::update(USER, resource, &old, &new).context();
+            let namespace =
+                json!({"metadata": {"name": "ml", "labels": {"muster.dev/team": "ml"}}});
+            context.add_variable_from_value("namespaceObject", to_value(&namespace).unwrap());
+            let policy = object(
+                &ENFORCE,
+                "ValidatingAdmissionPolicy",
+                "muster-pod-side-door",
+            );
+            add_variables(policy, &mut context).unwrap();
+            let mut validations = policy["spec"]["validations"].as_array().unwrap().iter();
+            let passes =
+                validations.all(|one| holds(&context, one["expression"].as_str().unwrap()));
+            assert_eq!(passes, may, "{resource}: {new}");
+        }
+    }
+}
+
+/// They would be merged into the pod, and no policy about pods would see them.
+#[test]
+fn a_binding_writes_no_annotation_that_names_devices() {
+    for (annotations, may) in [
+        (json!({"cdi.k8s.io/way": "nvidia.com/gpu=all"}), false),
+        (json!({"nvidia.cdi.k8s.io/way": "nvidia.com/gpu=0"}), false),
+        (json!({"example.com/note": "cdi.k8s.io/way"}), true),
+    ] {
+        let binding = json!({
+            "metadata": {"name": "p", "namespace": "ml", "annotations": annotations},
+            "target": {"kind": "Node", "name": "n0"},
+        });
+        for resource in ["pods/binding", "bindings"] {
+            let mut request = Request::update(USER, resource, &Value::Null, &binding);
+            request.operation = "CREATE";
+            assert_eq!(passes("muster-binding", &request), may, "{binding}");
+        }
+    }
+}
+
 /// What a stolen token would be good for.
 #[test]
 fn controller_and_driver_have_no_verb_that_they_do_not_use() {

@@ -51,6 +51,20 @@ fn a_file_system_that_is_read_only_is_a_failure_that_says_what_would_work() {
     }
 }
 
+/// Nothing is wrong with the file system then.
+#[test]
+fn a_hook_that_may_have_no_mounts_of_its_own_does_not_blame_the_file_system() {
+    for arguments in [UPDATE, LINK] {
+        let container = Container::new();
+        let script = format!("{READ_ONLY}\nset -- setpriv --bounding-set=-sys_admin \"$@\"");
+        let said = fails(&container.run_after(&script, &arguments));
+        assert!(
+            said.contains("read-only for the hook, too") && said.contains("writable root"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn a_read_only_file_system_in_which_all_is_done_is_none() {
     for arguments in [UPDATE, LINK] {

@@ -103,14 +103,16 @@ fn run(runtime: (&str, &[&str]), container: &Container, has_users: bool, volume:
         assert!(owned.unwrap().success());
     }
     fs::write(container.host("config.json"), configuration.to_string()).unwrap();
-    let users = if has_users { "own" } else { "host" };
+    // Also its cgroup is called so, and whichever test ended first would take that from the others.
+    let bundle = container.host("");
+    let own_name = bundle.file_name().unwrap().to_str().unwrap();
     Command::new(name)
         .args(flags)
         .arg("--root")
         .arg(container.host("state"))
         .args(["run", "--bundle"])
-        .arg(container.host(""))
-        .arg(format!("muster-cdi-hook-{}-{users}", std::process::id()))
+        .arg(&bundle)
+        .arg(format!("muster-cdi-hook-{own_name}"))
         .output()
         .unwrap()
 }

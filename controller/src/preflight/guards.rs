@@ -205,8 +205,8 @@ pub const BY_VALUE: [Policy; 2] = [
         name: SIDE_DOOR,
         about: About::Workloads,
         guards: &[
-            core(&["pods"], CREATE),
-            core(&["pods/ephemeralcontainers"], UPDATE),
+            core(&["pods"], CREATE_UPDATE),
+            core(&["pods/status", "pods/ephemeralcontainers"], UPDATE),
         ],
         conditions: &[],
     },

@@ -5,7 +5,7 @@ use std::{
     io::{self, Read},
     os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Command, Stdio},
+    process::{ChildStderr, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ const PATH: &str =
 /// Between two looks whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 /// Longest complaint of it that is passed on.
-const COMPLAINT_BYTES: u64 = 1_000;
+const COMPLAINT_BYTES: usize = 1_000;
 
 /// Loads kernel modules: the edge to the machine.
 pub trait ModuleLoader: fmt::Debug + Send + Sync {
@@ -77,13 +77,19 @@ impl NvidiaModprobe {
         if status.success() {
             return Ok(Ok(()));
         }
-        let mut complaint = String::new();
-        if let Some(stderr) = child.stderr.take() {
-            // Text that is no UTF-8 is no help to anybody.
-            let _ = stderr.take(COMPLAINT_BYTES).read_to_string(&mut complaint);
-        }
+        let complaint = child.stderr.take().map(complaint).transpose();
+        let complaint = complaint.ok().flatten().unwrap_or_default();
         Ok(Err(format!("{status} {}", complaint.trim())))
     }
+}
+
+/// What it said, as far as that is there by now: what it left running may hold its end open for good.
+fn complaint(mut stderr: ChildStderr) -> io::Result<String> {
+    rustix::io::ioctl_fionbio(&stderr, true)?;
+    let mut said = [0; COMPLAINT_BYTES];
+    let length = stderr.read(&mut said)?;
+    let said = said.get(..length).unwrap_or_default();
+    Ok(String::from_utf8_lossy(said).into_owned())
 }
 
 impl ModuleLoader for NvidiaModprobe {

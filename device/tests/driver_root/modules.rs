@@ -1,6 +1,12 @@
 //! Kernel modules that are not loaded yet.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::PathBuf, sync::Arc};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use muster_device::cdi::ModuleLoader;
 
@@ -81,17 +87,8 @@ int main(int count, char **words) {
             getenv("CARGO_MANIFEST_DIR") ? "set" : "unset");
     return 3;
 }"#;
-    node.file(&format!("{directory}/source.c"), source.as_bytes());
     node.file("inside", b"");
-    let program = node.root(&format!("{directory}/nvidia-modprobe"));
-    let compiled = std::process::Command::new("cc")
-        .arg("-static")
-        .arg("-o")
-        .arg(&program)
-        .arg(node.root(&format!("{directory}/source.c")))
-        .status();
-    assert!(compiled.unwrap().success());
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    compile(&node, directory, source);
     let refusal = node.refusal();
     if rustix::process::geteuid().is_root() {
         assert!(
@@ -101,4 +98,48 @@ int main(int count, char **words) {
     } else {
         assert!(refusal.contains("Operation not permitted"), "{refusal}");
     }
+}
+
+/// A daemon that something in `modprobe.d` starts, say: it has the complaint's pipe, too.
+#[test]
+fn what_the_program_leaves_running_is_not_waited_for() {
+    let node = Node::with_libraries("usr/lib64");
+    node.devices(WITHOUT_UNIFIED_MEMORY);
+    let source = r#"
+#include <stdio.h>
+#include <unistd.h>
+int main(void) {
+    if (fork() == 0) {
+        sleep(30);
+        return 0;
+    }
+    fprintf(stderr, "no such module\n");
+    return 3;
+}"#;
+    compile(&node, "usr/bin", source);
+    let started = Instant::now();
+    let refusal = node.refusal();
+    let took = started.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    if rustix::process::geteuid().is_root() {
+        assert!(
+            refusal.contains("exit status: 3 no such module"),
+            "{refusal}"
+        );
+    }
+}
+
+/// Puts `nvidia-modprobe` into a directory of the driver root.
+fn compile(node: &Node, directory: &str, source: &str) {
+    let file = format!("{directory}/source.c");
+    node.file(&file, source.as_bytes());
+    let program = node.root(&format!("{directory}/nvidia-modprobe"));
+    let compiled = std::process::Command::new("cc")
+        .arg("-static")
+        .arg("-o")
+        .arg(&program)
+        .arg(node.root(&file))
+        .status();
+    assert!(compiled.unwrap().success());
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
 }

@@ -133,6 +133,32 @@ pub(crate) async fn a_tenant_gets_no_gpu_by_a_side_door(lab: &mut Lab) -> Result
     });
     create(lab, "plain", &pod, &[&as_tenant]).await?;
     workload::runs(&lab.client(), TEAM_NAMESPACE, "plain").await?;
+    // Annotations may change while a pod waits, or before its sandbox is made anew.
+    let annotate = |annotation: &'static str| {
+        [
+            "annotate",
+            "pod",
+            "plain",
+            annotation,
+            namespace.as_str(),
+            as_tenant.as_str(),
+        ]
+    };
+    lab.kubectl(&annotate("example.com/note=nvidia.com/gpu"))
+        .await?;
+    match lab
+        .kubectl(&annotate("cdi.k8s.io/way=nvidia.com/gpu=all"))
+        .await
+    {
+        Ok(_) => bail!("an annotation that names devices was taken"),
+        Err(refused) => {
+            let text = format!("{refused:#}");
+            ensure!(
+                text.contains("annotation cdi.k8s.io/way names devices"),
+                "{text}"
+            );
+        }
+    }
     // A debugger in a pod that runs is a way, too, for those who may start one: a tenant may not.
     let debug = [
         "debug",
