@@ -22,7 +22,7 @@ const NAME_FLAGS: [&str; 3] = [
     "docs/operator-guide.md",
 ];
 /// Flags of other programs.
-const OF_OTHERS: [&str; 7] = [
+const OF_OTHERS: [&str; 8] = [
     // Of kube-scheduler and kube-apiserver.
     "config",
     "v",
@@ -31,6 +31,7 @@ const OF_OTHERS: [&str; 7] = [
     // Of nvidia-ctk, Helm and `cargo xtask image`.
     "set-as-default",
     "reuse-values",
+    "take-ownership",
     "repository",
 ];
 /// This program, as a shell and a container have it.
