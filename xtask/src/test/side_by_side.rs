@@ -1,7 +1,8 @@
 //! Suites side by side: each has addresses and files of its own, and those of the real control plane mostly wait.
 //!
 //! The output of a suite is kept in a file while it runs and printed whole when it ends, so that two never mix;
-//! meanwhile one line says how far each is. After a failure no further suite is started; what runs ends.
+//! meanwhile one line says how far each is. A suite that fails keeps no other one from running: all that is wrong is told at once,
+//! and again at the end, where whoever sees the end only looks for it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -24,6 +25,8 @@ use super::report::Report;
 const LOOK: Duration = Duration::from_secs(1);
 /// How often it is repeated where the output goes to a file.
 const REPEAT: Duration = Duration::from_secs(30);
+/// How many lines of a suite that failed are repeated in the end.
+const END_LINES: usize = 60;
 /// What the line of a scenario's result begins with.
 const RESULT: &str = "test ";
 
@@ -92,6 +95,9 @@ pub(super) fn run(
         }
     })?;
     if !failed.is_empty() {
+        for name in &failed {
+            print_end(name, directory)?;
+        }
         report.print();
         bail!("failed: {}", failed.join(", "));
     }
@@ -112,13 +118,7 @@ fn lane(line: &Mutex<Line>, directory: &Path, news: &mpsc::Sender<Ended>) {
         let started = Instant::now();
         let log = log(directory, &suite.name);
         let result = run_into(&mut suite, &log);
-        let has_passed = result.as_ref().is_ok_and(ExitStatus::success);
-        let mut now = lock(line);
-        now.running.remove(&suite.name);
-        if !has_passed {
-            now.waiting.clear();
-        }
-        drop(now);
+        lock(line).running.remove(&suite.name);
         let ended = Ended {
             name: suite.name,
             took: started.elapsed(),
@@ -164,6 +164,17 @@ fn print_whole(ended: &Ended, directory: &Path) -> Result<()> {
         Ok(status) => println!("<== {}: {status} after {took:.1} s", ended.name),
         Err(error) => println!("<== {}: {error} (after {took:.1} s)", ended.name),
     }
+    Ok(())
+}
+
+/// Repeats the last lines of a suite's output.
+fn print_end(name: &str, directory: &Path) -> Result<()> {
+    let log = log(directory, name);
+    let output = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
+    let text = String::from_utf8_lossy(&output);
+    let lines: Vec<&str> = text.lines().collect();
+    let end = &lines[lines.len().saturating_sub(END_LINES)..];
+    println!("==> the end of {name}\n{}", end.join("\n"));
     Ok(())
 }
 
