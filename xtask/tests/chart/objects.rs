@@ -853,7 +853,7 @@ fn enforce_begins_after_pods_were_looked_at_by_what_the_policy_says_unless_that_
     }
 }
 
-/// Those that look at what the webhook puts: Helm deletes the webhook before every API server knows that these only audit.
+/// Those that look at what the webhook puts: it is asked about no pod any more before every API server knows that these only audit.
 #[test]
 fn what_refuses_pods_for_want_of_the_webhook_is_taken_down_before_observe_begins() {
     const JOB: &str = "muster-begin-observe";
