@@ -1,8 +1,8 @@
 //! `begin-observe`: what insists on the work of the webhook is taken down before mode Observe begins. The chart runs it before an upgrade or a
 //! rollback to Observe.
 //!
-//! Helm deletes the webhook right after it has changed the policies that insist on the gate. An API server learns of webhooks at once, and of
-//! policies by looking once a second: in between it would refuse every pod with a GPU.
+//! Helm takes the webhook its rules right before it changes the policies that insist on the gate. An API server learns of webhooks at once, and
+//! of policies by looking once a second: in between it would refuse every pod with a GPU.
 //!
 //! Who else may write: Helm, which makes these bindings again right afterwards, as ones that only audit. Run twice, or in Observe, this finds
 //! none that refuses, changes nothing and waits for nothing. Where Helm does not get so far, the webhook puts the gate as before, and the next

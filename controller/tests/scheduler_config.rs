@@ -234,6 +234,41 @@ fn a_configuration_that_exists_is_replaced_where_the_machine_has_it() {
     }
 }
 
+/// It has neither kubeadm's manifests nor its ConfigMap, and undoes at its next start what is changed in manifests.
+#[test]
+fn on_rke2_the_way_is_by_its_own_configuration() {
+    const KUBECONFIG: &str = "/var/lib/rancher/rke2/server/cred/scheduler.kubeconfig";
+    let flag = format!("--kubeconfig={KUBECONFIG}");
+    let rke2 = |further: &[&str]| kubeadm("a", &[&[flag.as_str()][..], further].concat());
+    let first = printed(&[], &[rke2(&[])], None).unwrap();
+    let config = "--config=/etc/kubernetes/muster/scheduler.yaml";
+    let existing = format!("{HEAD}{CONNECTED}");
+    let merged = printed(&[], &[rke2(&[config])], Some(existing.as_bytes())).unwrap();
+    for (text, parts) in [
+        (
+            &first,
+            [
+                "/etc/rancher/rke2/config.yaml",
+                "kube-scheduler-arg:          [config=/etc/kubernetes/muster/scheduler.yaml]",
+                r#"kube-scheduler-extra-mount:  ["/etc/kubernetes/muster:/etc/kubernetes/muster"]"#,
+                KUBECONFIG,
+            ]
+            .as_slice(),
+        ),
+        (
+            &merged,
+            &["move /var/lib/rancher/rke2/agent/pod-manifests/kube-scheduler.yaml away"],
+        ),
+    ] {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        for of_kubeadm in ["/etc/kubernetes/manifests", "kubeadm-config"] {
+            assert!(!text.contains(of_kubeadm), "{of_kubeadm}: {text}");
+        }
+    }
+}
+
 /// Whatever was in the file is in the output, but for what Muster adds.
 #[test]
 fn what_exists_is_kept_to_the_last_field_that_nobody_here_knows() {

@@ -8,6 +8,10 @@ use super::{Request, merge, target::Target};
 
 /// Where the file lies on a machine of the control plane.
 const DIRECTORY: &str = "/etc/kubernetes/muster";
+/// Where the manifests of static pods lie, as kubeadm has it.
+const MANIFESTS: &str = "/etc/kubernetes/manifests";
+/// What RKE2 calls its own begins so. It writes the manifests anew at each start, by a configuration of its own.
+const RKE2: &str = "/var/lib/rancher/rke2/";
 
 /// The comments of this configuration.
 pub fn before(request: &Request) -> String {
@@ -45,6 +49,15 @@ pub fn managed_control_plane() -> String {
     comment(text) + "mode: Enforce\nextender:\n  enabled: true\nscheduler:\n  enabled: true\n"
 }
 
+/// Whether a scheduler is started as RKE2 starts it.
+fn is_of_rke2(request: &Request) -> bool {
+    let mut files = request
+        .running
+        .iter()
+        .filter_map(|found| found.kubeconfig.as_deref());
+    files.any(|file| file.starts_with(RKE2))
+}
+
 fn kubeadm(request: &Request) -> String {
     let mut text = String::from("For the cluster's own kube-scheduler, in static pods");
     let names: Vec<&str> = request
@@ -65,19 +78,34 @@ fn kubeadm(request: &Request) -> String {
                 "what the pod reads as {file}, which it has from no directory of the machine"
             ),
         };
+        let manifests = if is_of_rke2(request) {
+            format!("{RKE2}agent/pod-manifests")
+        } else {
+            MANIFESTS.to_owned()
+        };
         let _ = write!(
             text,
             "\n\
             1. On every machine of the control plane, put this in place of {place}.\n\
-            2. Have the pod start again: move /etc/kubernetes/manifests/kube-scheduler.yaml away, wait until the pod is gone, and\n\
+            2. Have the pod start again: move {manifests}/kube-scheduler.yaml away, wait until the pod is gone, and\n\
             \x20  move it back. One machine after the other.\n"
+        );
+    } else if is_of_rke2(request) {
+        let _ = write!(
+            text,
+            "\n\
+            1. On every machine of the control plane, save this as {DIRECTORY}/scheduler.yaml.\n\
+            2. Add to these lists of /etc/rancher/rke2/config.yaml, and restart rke2-server, one machine after the other:\n\
+            \n\
+            \x20    kube-scheduler-arg:          [config={DIRECTORY}/scheduler.yaml]\n\
+            \x20    kube-scheduler-extra-mount:  [\"{DIRECTORY}:{DIRECTORY}\"]\n"
         );
     } else {
         let _ = write!(
             text,
             "\n\
             1. On every machine of the control plane, save this as {DIRECTORY}/scheduler.yaml.\n\
-            2. In /etc/kubernetes/manifests/kube-scheduler.yaml add, one machine after the other:\n\
+            2. In {MANIFESTS}/kube-scheduler.yaml add, one machine after the other:\n\
             \n\
             \x20    spec.containers[0].command:       - --config={DIRECTORY}/scheduler.yaml\n\
             \x20    spec.containers[0].volumeMounts:  - {{name: muster, mountPath: {DIRECTORY}, readOnly: true}}\n\

@@ -256,6 +256,8 @@ pub(crate) async fn its_pods_are_taken_wherever_the_chart_is_told(lab: &mut Lab)
         Ok(Progress::Done(()))
     })
     .await;
+    // Whatever came of it, the others need what was there before: drivers, too, were started with these names.
     lab.shell(&line).await?;
+    operator::wait_until_ready(lab).await?;
     taken
 }
