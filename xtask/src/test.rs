@@ -56,9 +56,8 @@ const LONGEST_FIRST: [&str; 9] = [
     "smoke",
 ];
 
-/// Suites and stages that run where they are named alone: what `shipped` builds and starts besides (containerd, machines with real
-/// containers) has not been seen to pass beside the others; the promtool of `alerts` and the Helm of `helm3` take minutes to build once.
-const ON_DEMAND: [&str; 3] = ["shipped", "alerts", "helm3"];
+/// Stages that run where they are named alone: the promtool of `alerts` and the Helm of `helm3` take minutes to build once.
+const ON_DEMAND: [&str; 2] = ["alerts", "helm3"];
 
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.
@@ -186,9 +185,7 @@ impl TestProgram {
 
     /// Whether it runs where this was asked for, or everything.
     fn is_selected(&self, wanted: Option<&str>) -> bool {
-        let is_on_demand = ON_DEMAND.contains(&self.target.as_str());
-        let is_asked_for = wanted.is_none_or(|wanted| self.is_named(wanted));
-        is_asked_for && (!is_on_demand || self.is_alone(wanted))
+        wanted.is_none_or(|wanted| self.is_named(wanted))
     }
 
     /// Whether nothing but this suite was asked for.
@@ -236,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_on_demand_runs_where_it_is_named_alone() {
+    fn a_suite_is_named_by_itself_by_its_package_and_with_all_scenarios() {
         let programs = [
             program("engine", "muster_engine", false),
             program("engine/tests", "order", true),
@@ -244,10 +241,13 @@ mod tests {
             program("tests", "shipped", true),
         ];
         for (wanted, expected) in [
-            (None, vec!["engine", "engine/tests/order", "gangs"]),
+            (
+                None,
+                vec!["engine", "engine/tests/order", "gangs", "shipped"],
+            ),
             (Some("engine"), vec!["engine", "engine/tests/order"]),
             (Some("engine/tests/order"), vec!["engine/tests/order"]),
-            (Some(SCENARIOS), vec!["gangs"]),
+            (Some(SCENARIOS), vec!["gangs", "shipped"]),
             (Some("gangs"), vec!["gangs"]),
             (Some("shipped"), vec!["shipped"]),
             (Some("order"), vec![]),
@@ -268,8 +268,7 @@ mod tests {
             assert!(is_suite(name), "{name}");
         }
         for name in ON_DEMAND {
-            let is_stage = STAGES.iter().any(|(stage, _)| *stage == name);
-            assert!(is_stage || is_suite(name), "{name}");
+            assert!(STAGES.iter().any(|(stage, _)| *stage == name), "{name}");
         }
     }
 }
