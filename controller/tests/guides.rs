@@ -22,7 +22,7 @@ const NAME_FLAGS: [&str; 3] = [
     "docs/operator-guide.md",
 ];
 /// Flags of other programs.
-const OF_OTHERS: [&str; 8] = [
+const OF_OTHERS: [&str; 9] = [
     // Of kube-scheduler and kube-apiserver.
     "config",
     "v",
@@ -32,6 +32,7 @@ const OF_OTHERS: [&str; 8] = [
     "set-as-default",
     "reuse-values",
     "take-ownership",
+    "no-hooks",
     "repository",
 ];
 /// This program, as a shell and a container have it.

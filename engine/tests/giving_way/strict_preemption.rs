@@ -219,7 +219,8 @@ fn a_call_ends_however_often_a_gang_that_stands_behind_another_one_could_have_ro
     ];
     let best_effort = |name: &String| preempting(name, Queueing::BestEffort, 1);
     teams.extend(names.iter().map(best_effort));
-    let mut state = state(nodes(8), teams);
+    // What is kept for a gang is kept on a node of its own.
+    let mut state = state(nodes(24), teams);
     start(&mut state, &gang("victim", "b", 1, 6));
     let of_other = start(&mut state, &gang("other", "c", 1, 8));
     for name in &names {
