@@ -132,8 +132,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         .into_iter()
         .partition(|program| is_on_control_plane(program) && !program.is_alone(wanted));
     if let ([program], []) = (alone.as_slice(), beside.as_slice()) {
+        // Nothing is printed after it: its own last line stays the last.
         report.stage(&program.suite(), || program.run(arguments))?;
-        report.print();
         return Ok(());
     }
     let output = root.join("target/suites");

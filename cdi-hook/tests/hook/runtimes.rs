@@ -26,6 +26,18 @@ int main(void) {
     return 0;
 }"#;
 
+/// What crun before 1.9 says on a machine with both versions of cgroups, whatever it is told to leave alone.
+const REFUSED_MACHINE: &str = "cgroups in hybrid mode not supported";
+
+/// Whether a runtime starts nothing at all on this machine, which says nothing of the hook.
+fn refuses_machine(runtime: (&str, &[&str]), complaint: &str) -> bool {
+    let refuses = complaint.contains(REFUSED_MACHINE);
+    if refuses {
+        eprintln!("{} is left out: {}", runtime.0, complaint.trim());
+    }
+    refuses
+}
+
 fn installed() -> Vec<(&'static str, &'static [&'static str])> {
     if !rustix::process::geteuid().is_root() {
         eprintln!("runtimes are left out: they take root");
@@ -125,6 +137,9 @@ fn a_read_only_root_is_finished_first_also_in_a_container_with_users_of_its_own(
             let output = run(runtime, &container, has_users, "");
             let said = String::from_utf8_lossy(&output.stdout);
             let complaint = String::from_utf8_lossy(&output.stderr);
+            if refuses_machine(runtime, &complaint) {
+                break;
+            }
             assert_eq!(
                 said, "glibc-ld.so.cache1.1, libcuda.so.1, read-only\n",
                 "{runtime:?}, users of its own: {has_users}: {complaint}"
@@ -139,6 +154,9 @@ fn a_container_that_cannot_be_finished_does_not_start_and_its_runtime_says_why()
         let output = run(runtime, &Container::new(), false, "/etc");
         let said = String::from_utf8_lossy(&output.stdout);
         let complaint = String::from_utf8_lossy(&output.stderr);
+        if refuses_machine(runtime, &complaint) {
+            continue;
+        }
         assert!(!output.status.success(), "{runtime:?}: {said}");
         assert_eq!(said, "", "{runtime:?}: {complaint}");
         assert!(
