@@ -97,7 +97,7 @@ pub(crate) const END_TO_END: [Run; 9] = [
         "pod-containers-share",
         "shipped/given.rs",
         "a_container_gets_its_gpus_and_the_driver_and_nothing_else",
-        "given_on(",
+        "given_there(",
     ),
 ];
 
