@@ -46,13 +46,16 @@ pub async fn install(lab: &mut Lab) -> Result<()> {
 
 /// Installs the chart by the line of the README into the namespace that is there, with the operator's file of values.
 pub async fn install_again(lab: &Lab) -> Result<()> {
+    lab.shell(&install_line(lab)?).await.map(drop)
+}
+
+/// The line of the README that installs, with the operator's file of values.
+pub fn install_line(lab: &Lab) -> Result<String> {
     let readme = fs::read_to_string(repository().join("README.md"))?;
     let mut lines = readme.lines().map(str::trim);
     let line = lines.find(|line| line.starts_with("helm install "));
     let line = line.context("the README says how to install")?;
-    lab.shell(&format!("{line} --values {}", values_file(lab).display()))
-        .await?;
-    Ok(())
+    Ok(format!("{line} --values {}", values_file(lab).display()))
 }
 
 /// The operator's file of values.

@@ -13,7 +13,7 @@ use anyhow::{Context, Result, bail, ensure};
 use muster_tests::{
     containers::{
         Lab, hardware, image_names, kube_scheduler, operator,
-        operator::{NAMESPACE, RELEASE, TEAM_NAMESPACE},
+        operator::TEAM_NAMESPACE,
         repository,
     },
     kubernetes::{LIMIT, Progress, eventually},
@@ -218,10 +218,7 @@ pub(crate) async fn nothing_of_muster_is_left_after_the_guides_commands(
         "--ignore-not-found",
     ])
     .await?;
-    let releases = format!("helm list --namespace {NAMESPACE} --short");
-    if lab.shell(&releases).await?.trim() == RELEASE {
-        uninstall::uninstall_in_the_end(lab).await?;
-    }
+    uninstall::uninstall_if_there(lab).await?;
     kube_scheduler::take_extender_out(lab, CONTROL).await?;
     let guide = fs::read_to_string(repository().join("docs/operator-guide.md"))?;
     let blocks = operator::blocks(&guide, "sh");

@@ -12,7 +12,7 @@ use muster_tests::{
         operator::{DRIVER_NAMESPACE, NAMESPACE, RELEASE, TEAM_NAMESPACE},
         workload,
     },
-    kubernetes::{LIMIT, Progress, eventually, list},
+    kubernetes::{LIMIT, Progress, eventually},
 };
 use serde_json::json;
 
@@ -28,7 +28,7 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
     let client = lab.client();
     workload::runs(&client, TEAM_NAMESPACE, "holds").await?;
-    let refused = match uninstall(lab).await {
+    let refused = match uninstall(lab, RELEASE, NAMESPACE).await {
         Ok(said) => bail!("it was uninstalled while a claim was held: {said}"),
         Err(refused) => format!("{refused:#}"),
     };
@@ -58,26 +58,41 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
         .await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
     // None of them is kept: one that is gated would hold the uninstall up.
-    let created = upgrade::meanwhile(lab, false, uninstall_in_the_end(lab)).await?;
+    let created = upgrade::meanwhile(lab, false, uninstall_in_the_end(lab, RELEASE, NAMESPACE)).await?;
     created.ensure_none_refused()?;
-    nothing_is_left(lab).await
+    nothing_is_left(lab, "after").await
 }
 
-async fn uninstall(lab: &Lab) -> Result<String> {
-    let line = format!("helm uninstall {RELEASE} --namespace {NAMESPACE} --timeout 100s");
+/// What Helm says to it.
+pub(crate) async fn uninstall(lab: &Lab, release: &str, namespace: &str) -> Result<String> {
+    let line = format!("helm uninstall {release} --namespace {namespace} --timeout 100s");
     lab.shell(&line).await
 }
 
 /// What is held is told by the drivers, a moment after a pod is gone.
-pub(crate) async fn uninstall_in_the_end(lab: &Lab) -> Result<()> {
+pub(crate) async fn uninstall_in_the_end(
+    lab: &Lab,
+    release: &str,
+    namespace: &str,
+) -> Result<()> {
     eventually("the chart is uninstalled", LIMIT * 2, async || {
-        uninstall(lab).await?;
+        uninstall(lab, release, namespace).await?;
         Ok(Progress::Done(()))
     })
     .await
 }
 
-async fn nothing_is_left(lab: &Lab) -> Result<()> {
+/// Uninstalls the README's release if it is there.
+pub(crate) async fn uninstall_if_there(lab: &Lab) -> Result<()> {
+    let releases = format!("helm list --namespace {NAMESPACE} --short");
+    if lab.shell(&releases).await?.trim() == RELEASE {
+        uninstall_in_the_end(lab, RELEASE, NAMESPACE).await?;
+    }
+    Ok(())
+}
+
+/// No program of the README's release, and nothing that refuses or holds pods, as a pod of this name shows.
+pub(crate) async fn nothing_is_left(lab: &Lab, name: &str) -> Result<()> {
     let client = lab.client();
     for namespace in [NAMESPACE, DRIVER_NAMESPACE] {
         workload::all_gone(&client, namespace).await?;
@@ -92,14 +107,12 @@ async fn nothing_is_left(lab: &Lab) -> Result<()> {
     );
     // Pods start as if Muster had never been there: also one that its policies would refuse and its webhook hold.
     let pod = json!({
-        "metadata": {"name": "after", "annotations": {"muster.dev/gpus": "1"}},
-        "spec": {"containers": [workload::reporting("after", &[], &json!({}), true)]},
+        "metadata": {"name": name, "annotations": {"muster.dev/gpus": "1"}},
+        "spec": {"containers": [workload::reporting(name, &[], &json!({}), true)]},
     });
     workload::create(lab, TEAM_NAMESPACE, &pod).await?;
-    workload::runs(&client, TEAM_NAMESPACE, "after").await?;
-    let left: Vec<Pod> = list(&client, Some(TEAM_NAMESPACE)).await?;
-    let gates = left.first().context("the pod is there")?.spec.clone();
-    let gates = gates.and_then(|spec| spec.scheduling_gates);
+    let pod = workload::runs(&client, TEAM_NAMESPACE, name).await?;
+    let gates = pod.spec.and_then(|spec| spec.scheduling_gates);
     ensure!(gates.is_none_or(|gates| gates.is_empty()), "it is gated");
     Ok(())
 }
