@@ -12,9 +12,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use muster_tests::{
     containers::{
-        Lab, hardware, image_names, kube_scheduler, operator,
-        operator::TEAM_NAMESPACE,
-        repository,
+        Lab, hardware, image_names, kube_scheduler, operator, operator::TEAM_NAMESPACE, repository,
     },
     kubernetes::{LIMIT, Progress, eventually},
 };

@@ -5,10 +5,12 @@ mod bypass;
 mod driver_root;
 mod examples;
 mod first_hour;
+mod forced;
 mod gang;
 mod given;
 mod gpu_operator;
 mod install;
+mod other_release;
 mod scheduler;
 mod side_doors;
 mod toolkit;
@@ -81,6 +83,8 @@ fn main() -> ExitCode {
     // The last of all: they take away what the others stand on.
     scenarios.extend(lab_scenarios![Long:
         uninstall::a_later_install_goes_on_with_what_the_former_one_left,
+        forced::what_a_forced_uninstall_leaves_the_guides_commands_let_go,
+        other_release::another_release_in_another_namespace_runs_a_gang_and_refuses_a_second_beside_it,
         first_hour::nothing_of_muster_is_left_after_the_guides_commands,
         first_hour::the_guide_leads_to_a_gang_that_says_why_it_waits_word_for_word,
     ]);

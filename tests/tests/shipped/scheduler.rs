@@ -1,5 +1,7 @@
 //! The scheduler step, on a control plane as kubeadm makes it: kube-scheduler in a static pod, its files on its machine.
 
+use std::fs;
+
 use anyhow::{Context, Result, bail, ensure};
 use jiff::{Timestamp, ToSpan};
 use k8s_openapi::api::core::v1::{Event, Pod};
@@ -10,7 +12,7 @@ use kube::{
 use muster_tests::{
     containers::{
         Lab, image_names, kube_scheduler, operator,
-        operator::{NAMESPACE, TEAM_NAMESPACE},
+        operator::{NAMESPACE, RELEASE, TEAM_NAMESPACE},
         workload,
     },
     kubernetes::{LIMIT, Progress, eventually, list},
@@ -90,7 +92,7 @@ pub(crate) async fn a_second_scheduler_of_the_charts_has_every_pod_with_claims(
     for machine in GPU_MACHINES {
         image_names::import_scheduler(lab, lab.machine(machine)?).await?;
     }
-    let switch = format!("{line} --set scheduler.enabled=true");
+    let switch = printed_switch(lab).await?;
     let created = upgrade::change(lab, &switch).await?;
     // Until the last replica of the webhook knows the scheduler, its policy refuses what that replica has let through.
     created.ensure_refused_only_by(&["muster-pod-scheduler"])?;
@@ -141,8 +143,27 @@ pub(crate) async fn a_second_scheduler_of_the_charts_has_every_pod_with_claims(
     is_scheduled_by(lab, FIRST).await
 }
 
+/// The line that the notes' command prints for a managed control plane, with the values that it prints.
+async fn printed_switch(lab: &Lab) -> Result<String> {
+    let command = operator::command(lab, &["scheduler-config --for managed"]).await?;
+    let printed = lab.shell(&command).await?;
+    let file = lab.directory().join("managed-values.yaml");
+    fs::write(&file, &printed)?;
+    let comments = printed.lines().filter_map(|line| line.strip_prefix("# "));
+    let mut lines = comments.map(str::trim);
+    let line = lines.find(|line| line.starts_with("helm upgrade "));
+    let line = line.with_context(|| format!("it says no way to switch:\n{printed}"))?;
+    for place in [" RELEASE ", " NAMESPACE ", " THIS-FILE"] {
+        ensure!(line.contains(place), "{place} is not in {line}");
+    }
+    Ok(line
+        .replace(" RELEASE ", &format!(" {RELEASE} "))
+        .replace(" NAMESPACE ", &format!(" {NAMESPACE} "))
+        .replace(" THIS-FILE", &format!(" {}", file.display())))
+}
+
 /// What the API server would make of a pod.
-async fn tried(lab: &Lab, scheduler: Option<&str>, asks: bool) -> Result<Pod> {
+pub(crate) async fn tried(lab: &Lab, scheduler: Option<&str>, asks: bool) -> Result<Pod> {
     let pods: Api<Pod> = Api::namespaced(lab.client(), TEAM_NAMESPACE);
     let parameters = PostParams {
         dry_run: true,

@@ -58,7 +58,8 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
         .await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
     // None of them is kept: one that is gated would hold the uninstall up.
-    let created = upgrade::meanwhile(lab, false, uninstall_in_the_end(lab, RELEASE, NAMESPACE)).await?;
+    let created =
+        upgrade::meanwhile(lab, false, uninstall_in_the_end(lab, RELEASE, NAMESPACE)).await?;
     created.ensure_none_refused()?;
     nothing_is_left(lab, "after").await
 }
@@ -70,11 +71,7 @@ pub(crate) async fn uninstall(lab: &Lab, release: &str, namespace: &str) -> Resu
 }
 
 /// What is held is told by the drivers, a moment after a pod is gone.
-pub(crate) async fn uninstall_in_the_end(
-    lab: &Lab,
-    release: &str,
-    namespace: &str,
-) -> Result<()> {
+pub(crate) async fn uninstall_in_the_end(lab: &Lab, release: &str, namespace: &str) -> Result<()> {
     eventually("the chart is uninstalled", LIMIT * 2, async || {
         uninstall(lab, release, namespace).await?;
         Ok(Progress::Done(()))

@@ -36,7 +36,8 @@ const TURNS: u32 = 15;
 /// The one runs with half of the Team's GPUs; the other one wants all of them, and waits.
 const JOBS: [(&str, u32); 2] = [("runs-on", 4), ("waits", 8)];
 
-fn job(name: &str, gpus: u32) -> String {
+/// A gang of two pods, with so many GPUs each.
+pub(crate) fn job(name: &str, gpus: u32) -> String {
     json!({
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -346,7 +347,7 @@ pub(crate) async fn a_gang_runs_on_while_the_mode_changes_and_nothing_stays_gate
     end(lab).await
 }
 
-fn is_gated(pod: &Pod) -> bool {
+pub(crate) fn is_gated(pod: &Pod) -> bool {
     let gates = pod.spec.iter().flat_map(|spec| &spec.scheduling_gates);
     gates
         .flatten()
