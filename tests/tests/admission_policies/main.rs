@@ -6,6 +6,7 @@ mod extender;
 mod identities;
 mod no_device;
 mod policies;
+mod roles;
 mod taken_away;
 mod webhook;
 
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
         extender::scenarios(),
         policies::scenarios(),
         evicting::scenarios(),
+        roles::scenarios(),
         no_device::scenarios(),
     ];
     let options = ClusterOptions::with_failpoints(&NODES);
