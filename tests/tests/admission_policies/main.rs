@@ -5,6 +5,7 @@ mod evicting;
 mod extender;
 mod identities;
 mod no_device;
+mod other_webhooks;
 mod policies;
 mod roles;
 mod taken_away;
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
         policies::scenarios(),
         evicting::scenarios(),
         roles::scenarios(),
+        other_webhooks::scenarios(),
         no_device::scenarios(),
     ];
     let options = ClusterOptions::with_failpoints(&NODES);
