@@ -1,6 +1,7 @@
 //! What users who try to go round Muster get: a refusal by name, or no device. With the webhook up, down and deleted;
 //! the same call by the identity that may make it passes.
 
+mod certificates;
 mod evicting;
 mod extender;
 mod identities;
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         evicting::scenarios(),
         roles::scenarios(),
         other_webhooks::scenarios(),
+        certificates::scenarios(),
         no_device::scenarios(),
     ];
     let options = ClusterOptions::with_failpoints(&NODES);
