@@ -18,8 +18,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 const BINARY: &str = env!("CARGO_BIN_EXE_muster-extender");
 /// A proxy takes a second or two to learn that an endpoint is gone.
 const STILL_ASKED: Duration = Duration::from_secs(4);
-/// A server looks at its Secret every 30 s.
-const NOTICED: Duration = Duration::from_secs(45);
+/// A server looks at its Secret every 2 s.
+const NOTICED: Duration = Duration::from_secs(20);
 
 /// Asks for a pod that no gang has.
 async fn assert_answers(scheduler: &Client) {

@@ -1,8 +1,9 @@
 //! Where a server's certificate comes from, and how it stays fresh.
 //!
-//! Everything is looked at again every 30 s, by content. File watches are no alternative: a mounted Secret is
+//! Everything is looked at again every 2 s, by content. File watches are no alternative: a mounted Secret is
 //! changed by swapping a symlink, which a watch of the file misses; and neither wakes a process whose machine slept
-//! over an expiry.
+//! over an expiry. The leader compares the webhooks' CA bundle every 4 s: a server that looked less often than that would go on
+//! with a certificate that nobody trusts any more, and GPU pods would be refused so long.
 //!
 //! Nothing that is found there takes a certificate away that a server has: what cannot be used is told, in the log and,
 //! as time goes by, by the metric of the certificate's end. A server that has none yet waits, is not ready, and says why.
@@ -14,7 +15,7 @@ use std::{
 };
 
 use prometheus_client::metrics::gauge::Gauge;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use crate::{
     authority_secret::{Authorities, AuthorityError, AuthoritySecret},
@@ -26,9 +27,9 @@ use crate::{
 };
 
 /// How often the source is looked at.
-const LOOK_INTERVAL: Duration = Duration::from_secs(30);
-/// How often it is looked at until there is a first certificate.
-const FIRST_LOOK_INTERVAL: Duration = Duration::from_secs(2);
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+/// How often the same trouble is told.
+const TELL_INTERVAL: Duration = Duration::from_secs(30);
 /// For how long before the end of an authority that clients have read once it is told with each certificate that it issues.
 const TOLD_BEFORE_SECONDS: i64 = 180 * 24 * 60 * 60;
 
@@ -104,10 +105,13 @@ impl CertificateSource {
         let clients = vouched_for.as_ref().map(watch::Sender::subscribe);
         // A certificate that nobody renews would end the service weeks later, without a word.
         shutdown.spawn_until_stopped("keeper of the serving certificate", async move {
+            let mut trouble = Trouble::default();
             loop {
                 tokio::time::sleep(LOOK_INTERVAL).await;
-                match self.look(Some(&mut state)).await {
-                    Ok(None) => {}
+                let looked = self.look(Some(&mut state)).await;
+                trouble.tell(looked.as_ref().err());
+                match looked {
+                    Ok(None) | Err(_) => {}
                     Ok(Some(renewed)) => match kept.replace(&renewed.pair) {
                         Ok(()) => {
                             tracing::info!("the serving certificate was renewed");
@@ -116,7 +120,6 @@ impl CertificateSource {
                         }
                         Err(error) => tracing::warn!(%error, "the new certificate cannot be used"),
                     },
-                    Err(error) => tracing::warn!(%error, "the certificate cannot be renewed now"),
                 }
                 if let (Some(told), Some(current)) = (&vouched_for, state.clients()) {
                     told.send_if_modified(|known| {
@@ -141,7 +144,7 @@ impl CertificateSource {
                 Ok(None) => {}
                 Err(error) => tracing::warn!(%error, "there is no certificate yet"),
             }
-            tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
+            tokio::time::sleep(LOOK_INTERVAL).await;
         }
     }
 
@@ -186,6 +189,30 @@ impl CertificateSource {
                 let unchanged = loaded.is_some_and(|loaded| loaded.pair == pair);
                 Ok((!unchanged).then_some(Loaded { pair, issued: None }))
             }
+        }
+    }
+}
+
+/// Why there was no renewal at the last look, and when that was told.
+#[derive(Default)]
+struct Trouble {
+    told: Option<(String, Instant)>,
+}
+
+impl Trouble {
+    /// Tells what is new at once, and what lasts now and then.
+    fn tell(&mut self, error: Option<&SourceError>) {
+        let Some(error) = error.map(ToString::to_string) else {
+            self.told = None;
+            return;
+        };
+        let is_told = self
+            .told
+            .as_ref()
+            .is_some_and(|(told, at)| *told == error && at.elapsed() < TELL_INTERVAL);
+        if !is_told {
+            tracing::warn!(%error, "the certificate cannot be renewed now");
+            self.told = Some((error, Instant::now()));
         }
     }
 }
@@ -346,7 +373,7 @@ mod tests {
         std::fs::write(&key, &second.key_pem).unwrap();
         let (late_key, late_pem) = (key.clone(), first.key_pem.clone());
         tokio::spawn(async move {
-            tokio::time::sleep(FIRST_LOOK_INTERVAL * 2).await;
+            tokio::time::sleep(LOOK_INTERVAL * 2).await;
             std::fs::write(&late_key, &late_pem).unwrap();
         });
 
@@ -395,7 +422,7 @@ mod tests {
         let (seen, stop) = (readiness.clone(), shutdown.clone());
         let metrics = Metrics::new("test", "0");
         let serving = tokio::spawn(async move { source.spawn(&seen, &metrics, &stop).await });
-        tokio::time::sleep(FIRST_LOOK_INTERVAL).await;
+        tokio::time::sleep(LOOK_INTERVAL).await;
         assert_eq!(readiness.missing(), ["certificate"]);
         serving.await.unwrap().unwrap();
         assert!(readiness.is_ready());
@@ -409,14 +436,14 @@ mod tests {
             let source = issued(FakeApi::default().client_over(link));
             let stop = shutdown.clone();
             tokio::spawn(async move {
-                tokio::time::sleep(FIRST_LOOK_INTERVAL * 2).await;
+                tokio::time::sleep(LOOK_INTERVAL * 2).await;
                 stop.request();
             });
             let begun = tokio::time::Instant::now();
             let metrics = Metrics::new("test", "0");
             let kept = source.spawn(&readiness, &metrics, &shutdown).await;
             assert!(kept.is_none());
-            assert_eq!(begun.elapsed(), FIRST_LOOK_INTERVAL * 2);
+            assert_eq!(begun.elapsed(), LOOK_INTERVAL * 2);
         }
     }
 

@@ -191,7 +191,7 @@ async fn the_extender_is_never_asked_about_pods_without_the_marker(
 }
 
 /// Requests that the extender has answered since its start.
-async fn requests(cluster: &mut Cluster) -> Result<u64> {
+pub(crate) async fn requests(cluster: &mut Cluster) -> Result<u64> {
     let metrics = cluster.installation()?.metrics(Part::Extender).await?;
     let lines = metrics
         .lines()

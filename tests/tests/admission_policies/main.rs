@@ -1,11 +1,14 @@
 //! What users who try to go round Muster get: a refusal by name, or no device. With the webhook up, down and deleted;
 //! the same call by the identity that may make it passes.
 
+mod certificates;
 mod evicting;
 mod extender;
 mod identities;
 mod no_device;
+mod other_webhooks;
 mod policies;
+mod roles;
 mod taken_away;
 mod webhook;
 
@@ -22,6 +25,9 @@ fn main() -> ExitCode {
         extender::scenarios(),
         policies::scenarios(),
         evicting::scenarios(),
+        roles::scenarios(),
+        other_webhooks::scenarios(),
+        certificates::scenarios(),
         no_device::scenarios(),
     ];
     let options = ClusterOptions::with_failpoints(&NODES);
