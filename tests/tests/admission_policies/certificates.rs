@@ -71,7 +71,7 @@ async fn pods_are_taken_while_both_secrets_are_emptied_deleted_and_filled_by_oth
     let stored = Stored::of(cluster);
     let before = stored.read().await?;
     creator
-        .creates_while(async {
+        .creates_while(Box::pin(async {
             stored.empty().await?;
             stored.wait_until_healed(&before).await?;
 
@@ -106,7 +106,7 @@ async fn pods_are_taken_while_both_secrets_are_emptied_deleted_and_filled_by_oth
             stored.empty().await?;
             stored.wait_until_healed(&before).await?;
             Ok(())
-        })
+        }))
         .await
 }
 
@@ -120,7 +120,7 @@ async fn no_pod_is_refused_while_the_webhooks_authority_gives_way_to_its_success
     let stored = Stored::of(cluster);
     let old = stored.bundle().await?;
     creator
-        .creates_while(async {
+        .creates_while(Box::pin(async {
             for (number, days, expected) in [(0, 250, 2), (1, 2, 2), (1, 40, 1)] {
                 let log = Log::from_now(cluster)?;
                 stored.set_age(number, days * DAY_SECONDS).await?;
@@ -129,7 +129,7 @@ async fn no_pod_is_refused_while_the_webhooks_authority_gives_way_to_its_success
                 stored.wait_until_trusted(&client, expected).await?;
             }
             Ok(())
-        })
+        }))
         .await?;
     let new = stored.bundle().await?;
     ensure!(old != new, "it is the old authority");
@@ -158,7 +158,9 @@ async fn after_both_secrets_were_restored_from_a_backup_pods_and_gangs_go_on(
     let control_plane = &mut cluster.control_plane;
     control_plane.start_scheduler(Some(configuration)).await?;
     let asked_before = extender::requests(cluster).await?;
-    creator.creates_while(run_gang(cluster, "restored")).await?;
+    creator
+        .creates_while(Box::pin(run_gang(cluster, "restored")))
+        .await?;
     let asked = extender::requests(cluster).await? - asked_before;
     ensure!(
         asked >= 2,
