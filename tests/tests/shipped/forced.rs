@@ -16,7 +16,7 @@ use muster_tests::{
 };
 use serde_json::json;
 
-use crate::{CONTROL, uninstall, upgrade};
+use crate::{CONTROL, scheduler, uninstall, upgrade};
 
 /// One pod of a gang of two, with no claim: nothing but its gate and its mark can hold it.
 const WAITS: &str = "waits-for-one-more";
@@ -26,6 +26,9 @@ const SUSPENDED: &str = "is-suspended";
 pub(crate) async fn what_a_forced_uninstall_leaves_the_guides_commands_let_go(
     lab: &mut Lab,
 ) -> Result<()> {
+    // The extender of a later install has another address: kube-scheduler gets it anew, as the notes of that install say.
+    kube_scheduler::take_extender_out(lab, CONTROL).await?;
+    scheduler::kube_scheduler_gets_the_extender_as_the_notes_say(lab).await?;
     pod_waits(lab).await?;
     job_is_suspended(lab).await?;
     // As the guide has it before each uninstall.
