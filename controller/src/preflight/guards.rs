@@ -35,7 +35,7 @@ pub struct Webhook {
     pub conditions: &'static [&'static str],
 }
 
-const CREATE: &[&str] = &["CREATE"];
+pub(super) const CREATE: &[&str] = &["CREATE"];
 const UPDATE: &[&str] = &["UPDATE"];
 const CREATE_UPDATE: &[&str] = &["CREATE", "UPDATE"];
 
@@ -49,7 +49,11 @@ const fn core(resources: &'static [&'static str], operations: &'static [&'static
     }
 }
 
-const fn muster(resources: &'static [&'static str], operations: &'static [&'static str]) -> Guard {
+/// Of our own group.
+pub(super) const fn muster(
+    resources: &'static [&'static str],
+    operations: &'static [&'static str],
+) -> Guard {
     Guard {
         group: "muster.dev",
         version: "v1alpha1",

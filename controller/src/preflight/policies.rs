@@ -15,7 +15,7 @@ use super::{
     matching,
     reading::{self, Reading},
 };
-use crate::listing::Names;
+use crate::{enforce_check, listing::Names};
 
 /// The label that the chart gives all its objects.
 const LABEL: &str = "app.kubernetes.io/name=muster";
@@ -258,13 +258,7 @@ fn of_policy(
         .filter(|binding| policy_name(binding) == name)
         .collect();
     let must_deny = about == About::Muster || installation.enforces;
-    let denies = |binding: &&&ValidatingAdmissionPolicyBinding| {
-        binding
-            .spec
-            .validation_actions
-            .iter()
-            .any(|action| action == "Deny")
-    };
+    let denies = |binding: &&&ValidatingAdmissionPolicyBinding| enforce_check::refuses(binding);
     // The chart leaves out namespaces only from policies about workloads.
     let may_leave_out = |namespace: &str| {
         about == About::Workloads

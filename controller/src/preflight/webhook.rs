@@ -22,7 +22,7 @@ use muster_serve::client::CallError;
 use super::{
     expressions,
     finding::{Finding, Reason},
-    guards::{PODS, QUOTA, Webhook},
+    guards::{self, PODS, QUOTA, Webhook},
     installation::Installation,
     matching::{self, Guard},
     reading::{self, CallFailure, Reading, Unread},
@@ -39,12 +39,7 @@ const TEAMS: &str = "teams.muster.dev";
 /// The webhook that is asked about Teams.
 const TEAMS_WEBHOOK: &str = "teams.muster.dev";
 /// What the dry run asks for.
-const CREATED_TEAM: Guard = Guard {
-    group: "muster.dev",
-    version: "v1alpha1",
-    resources: &["teams"],
-    operations: &["CREATE"],
-};
+const CREATED_TEAM: Guard = guards::muster(&["teams"], guards::CREATE);
 /// The webhook that is asked about Jobs: a courtesy, which fails open.
 const JOBS_WEBHOOK: &str = "jobs.muster.dev";
 

@@ -162,12 +162,18 @@ fn flags(document: &mut Value, request: &Request) {
     }
 }
 
-/// The name that managed pods come to this scheduler by, besides its own. A second one that runs has its pods to itself.
-pub fn further_name(request: &Request) -> Option<&str> {
+/// The name of a second scheduler that runs, whose pods are none of this one's.
+pub fn name_of_another(request: &Request) -> Option<&str> {
     let settings = &request.settings;
     let is_of_another = settings.second_scheduler && request.target.is_cluster_scheduler();
     let name = settings.scheduler_name.as_deref();
-    name.filter(|_| !is_of_another)
+    name.filter(|_| is_of_another)
+}
+
+/// The name that managed pods come to this scheduler by, besides its own. A second one that runs has its pods to itself.
+pub fn further_name(request: &Request) -> Option<&str> {
+    let name = request.settings.scheduler_name.as_deref();
+    name.filter(|_| name_of_another(request).is_none())
 }
 
 /// The name that pods choose a second scheduler by.

@@ -148,52 +148,38 @@ pub fn kubeconfig(running: &[RunningScheduler]) -> Result<Option<&str>, Refusal>
     Ok(first)
 }
 
+/// Where `--NAME` stands, each time with its value if that follows by `=`.
+fn given<'a>(words: &[&'a str], name: &str) -> Vec<(usize, Option<&'a str>)> {
+    let flags = words.iter().enumerate().filter_map(|(position, word)| {
+        let flag = word.strip_prefix("--")?;
+        let (found, value) = flag
+            .split_once('=')
+            .map_or((flag, None), |(found, value)| (found, Some(value)));
+        (found == name).then_some((position, value))
+    });
+    flags.collect()
+}
+
 /// The value of `--NAME=VALUE` or `--NAME VALUE`; the last one counts, as in kube-scheduler.
 pub(crate) fn flag<'a>(words: &[&'a str], name: &str) -> Option<&'a str> {
-    let mut value = None;
-    for (position, word) in words.iter().enumerate() {
-        let Some(flag) = word.strip_prefix("--") else {
-            continue;
-        };
-        match flag.split_once('=') {
-            Some((found, text)) if found == name => value = Some(text),
-            None if flag == name => value = words.get(position + 1).copied(),
-            _ => {}
-        }
-    }
+    let (position, value) = given(words, name).pop()?;
+    let value = value.or_else(|| words.get(position + 1).copied());
     value.filter(|value| !value.is_empty())
 }
 
 /// What the lists of `--NAME=A,B` or `--NAME A,B` hold. Where it is given several times, all of it counts.
 pub(crate) fn items<'a>(words: &[&'a str], name: &str) -> Vec<&'a str> {
-    let mut lists: Vec<&str> = Vec::new();
-    for (position, word) in words.iter().enumerate() {
-        let Some(flag) = word.strip_prefix("--") else {
-            continue;
-        };
-        match flag.split_once('=') {
-            Some((found, list)) if found == name => lists.push(list),
-            None if flag == name => lists.extend(words.get(position + 1)),
-            _ => {}
-        }
-    }
-    let items = lists.into_iter().flat_map(|list| list.split(','));
+    let given = given(words, name).into_iter();
+    let lists =
+        given.filter_map(|(position, list)| list.or_else(|| words.get(position + 1).copied()));
+    let items = lists.flat_map(|list| list.split(','));
     items.map(str::trim).collect()
 }
 
 /// The value of `--NAME` or `--NAME=VALUE`: a flag of truth needs none.
 fn truth(words: &[&str], name: &str) -> Option<bool> {
-    let mut value = None;
-    for flag in words.iter().filter_map(|word| word.strip_prefix("--")) {
-        match flag.split_once('=') {
-            None if flag == name => value = Some(true),
-            Some((found, text)) if found == name => {
-                value = Some(matches!(text, "1" | "t" | "T" | "true" | "TRUE" | "True"));
-            }
-            _ => {}
-        }
-    }
-    value
+    let (_, value) = given(words, name).pop()?;
+    Some(value.is_none_or(|value| matches!(value, "1" | "t" | "T" | "true" | "TRUE" | "True")))
 }
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The spec of a claim.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path};
 
 use super::{
     Failure,
-    nodes::{Capabilities, NVIDIA_MAJOR},
+    nodes::{self, NVIDIA_MAJOR},
     spec::{Device, DeviceNode, Edits, Spec, VERSION},
 };
 
@@ -40,7 +40,7 @@ pub(super) fn spec(
     gpus: &[ClaimedGpu],
     annotations: BTreeMap<String, String>,
     common: Edits,
-    capabilities: &Capabilities<'_>,
+    proc: &Path,
 ) -> Result<Spec, Failure> {
     let mut once: Vec<&ClaimedGpu> = Vec::new();
     for gpu in gpus {
@@ -57,7 +57,7 @@ pub(super) fn spec(
     env.extend(common.env);
     let devices: Result<Vec<_>, Failure> = once
         .into_iter()
-        .map(|gpu| device(claim_uid, gpu, capabilities))
+        .map(|gpu| device(claim_uid, gpu, proc))
         .collect();
     Ok(Spec {
         cdi_version: VERSION.to_owned(),
@@ -70,11 +70,7 @@ pub(super) fn spec(
 
 /// Its variable is its own, so that a container with several claims, or with some requests of one, sees
 /// exactly what it got; `MUSTER_VISIBLE_GPUS` is the whole claim, and with several claims the last one.
-fn device(
-    claim_uid: &str,
-    gpu: &ClaimedGpu,
-    capabilities: &Capabilities<'_>,
-) -> Result<Device, Failure> {
+fn device(claim_uid: &str, gpu: &ClaimedGpu, proc: &Path) -> Result<Device, Failure> {
     let variable = gpu.device.to_ascii_uppercase().replace('-', "_");
     let mut device_nodes = vec![DeviceNode::character(
         format!("/dev/nvidia{}", gpu.minor),
@@ -82,7 +78,7 @@ fn device(
         i64::from(gpu.minor),
     )];
     if let Some(slice) = gpu.slice {
-        device_nodes.extend(capabilities.of(gpu.minor, slice)?);
+        device_nodes.extend(nodes::of_slice(proc, gpu.minor, slice)?);
     }
     Ok(Device {
         name: format!("{claim_uid}-{}", gpu.device),

@@ -9,7 +9,7 @@ use std::{
 use super::{
     ClaimedGpu, Driver, Failure,
     claim::{self, CLASS},
-    nodes::{self, Capabilities},
+    nodes,
     spec::{Edits, Spec},
 };
 use crate::files;
@@ -80,15 +80,13 @@ impl Directory {
                 ..Edits::default()
             },
         };
-        // After the others: for those the kernel's module was loaded.
-        let capabilities = Capabilities::of_kernel(&self.proc);
         let spec = claim::spec(
             &self.vendor,
             claim_uid,
             gpus,
             annotations,
             common,
-            &capabilities,
+            &self.proc,
         )?;
         let content = serde_json::to_vec_pretty(&spec).map_err(io::Error::from)?;
         // Container runtimes of any user may read it.

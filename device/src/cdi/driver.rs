@@ -3,7 +3,12 @@
 use std::{path::Path, sync::Arc};
 
 use super::{
-    DriverRoot, Failure, Hooks, ModuleLoader, libraries, nodes, other_files, spec::Edits, version,
+    DriverRoot, Failure, Hooks, ModuleLoader,
+    driver_root::OpenRoot,
+    libraries::{self, Libraries},
+    nodes, other_files,
+    spec::{DeviceNode, Edits},
+    version,
 };
 
 /// The driver of the host, as containers are to have it. It is looked at anew for each claim: it may be exchanged while we
@@ -21,10 +26,7 @@ pub struct Driver {
 impl Driver {
     /// Device nodes, mounts and hooks for a container that has any GPU.
     pub(super) fn edits(&self, proc: &Path) -> Result<Edits, Failure> {
-        let device_nodes = nodes::complete(proc, &*self.modules)?;
-        let root = self.root.open()?;
-        self.hooks.look(&root)?;
-        let libraries = libraries::find(&root, version::of_kernel(proc))?;
+        let (device_nodes, root, libraries) = self.found(proc)?;
         let mut mounts: Vec<_> = libraries.mounts().collect();
         mounts.extend(other_files::mounts(&root, &libraries.version));
         Ok(Edits {
@@ -38,10 +40,16 @@ impl Driver {
     /// Loads its kernel modules if need be, and tells its version and the names of libraries that one would expect in it
     /// and that are not there.
     pub fn look(&self, proc: &Path) -> Result<(String, Vec<&'static str>), Failure> {
-        nodes::complete(proc, &*self.modules)?;
+        let (_, _, libraries) = self.found(proc)?;
+        Ok((libraries.version, libraries.missing))
+    }
+
+    /// Its device nodes, with its kernel modules loaded, where it is installed, and its libraries.
+    fn found(&self, proc: &Path) -> Result<(Vec<DeviceNode>, OpenRoot<'_>, Libraries), Failure> {
+        let device_nodes = nodes::complete(proc, &*self.modules)?;
         let root = self.root.open()?;
         self.hooks.look(&root)?;
         let libraries = libraries::find(&root, version::of_kernel(proc))?;
-        Ok((libraries.version, libraries.missing))
+        Ok((device_nodes, root, libraries))
     }
 }

@@ -104,49 +104,42 @@ pub(super) fn complete(
     Ok(nodes)
 }
 
-/// The devices that stand for leave to use parts of GPUs.
-pub(super) struct Capabilities<'a> {
-    proc: &'a Path,
-    majors: Majors,
+/// The nodes without which a slice cannot be used: that of its GPU instance and that of its compute instance. Whoever can
+/// open them may use it, and nobody else. The kernel's module is loaded by then.
+pub(super) fn of_slice(
+    proc: &Path,
+    gpu_minor: u32,
+    slice: MigSlice,
+) -> Result<[DeviceNode; 2], Failure> {
+    let majors = Majors::read(proc);
+    let gpu_instance = PathBuf::from(format!("gpu{gpu_minor}/mig/gi{}", slice.gpu_instance));
+    let compute_instance = gpu_instance.join(format!("ci{}", slice.compute_instance));
+    Ok([
+        capability(proc, &majors, &gpu_instance)?,
+        capability(proc, &majors, &compute_instance)?,
+    ])
 }
 
-impl<'a> Capabilities<'a> {
-    /// Those that the kernel has now.
-    pub(super) fn of_kernel(proc: &'a Path) -> Self {
-        Self {
-            proc,
-            majors: Majors::read(proc),
-        }
-    }
-
-    /// The nodes without which a slice cannot be used: that of its GPU instance and that of its compute instance. Whoever can
-    /// open them may use it, and nobody else.
-    pub(super) fn of(&self, gpu_minor: u32, slice: MigSlice) -> Result<[DeviceNode; 2], Failure> {
-        let gpu_instance = PathBuf::from(format!("gpu{gpu_minor}/mig/gi{}", slice.gpu_instance));
-        let compute_instance = gpu_instance.join(format!("ci{}", slice.compute_instance));
-        Ok([self.node(&gpu_instance)?, self.node(&compute_instance)?])
-    }
-
-    fn node(&self, instance: &Path) -> Result<DeviceNode, Failure> {
-        let directory = self.proc.join("driver/nvidia/capabilities");
-        let file = directory.join(instance).join("access");
-        let text = fs::read_to_string(&file).map_err(|error| error.to_string());
-        let minor = text.and_then(|text| {
-            let minor: Option<u32> = text
-                .lines()
-                .find_map(|line| line.strip_prefix(CAPABILITY_MINOR)?.trim().parse().ok());
-            minor.ok_or_else(|| format!("it has no {CAPABILITY_MINOR} NUMBER"))
+/// The device that stands for leave to use an instance.
+fn capability(proc: &Path, majors: &Majors, instance: &Path) -> Result<DeviceNode, Failure> {
+    let directory = proc.join("driver/nvidia/capabilities");
+    let file = directory.join(instance).join("access");
+    let text = fs::read_to_string(&file).map_err(|error| error.to_string());
+    let minor = text.and_then(|text| {
+        let minor: Option<u32> = text
+            .lines()
+            .find_map(|line| line.strip_prefix(CAPABILITY_MINOR)?.trim().parse().ok());
+        minor.ok_or_else(|| format!("it has no {CAPABILITY_MINOR} NUMBER"))
+    });
+    let minor = minor.map_err(|cause| Failure::SliceMissing { file, cause })?;
+    let Some(major) = majors.of(CAPABILITIES) else {
+        return Err(Failure::SliceMissing {
+            file: majors.file.clone(),
+            cause: format!("it lists no {CAPABILITIES}"),
         });
-        let minor = minor.map_err(|cause| Failure::SliceMissing { file, cause })?;
-        let Some(major) = self.majors.of(CAPABILITIES) else {
-            return Err(Failure::SliceMissing {
-                file: self.majors.file.clone(),
-                cause: format!("it lists no {CAPABILITIES}"),
-            });
-        };
-        let path = format!("/dev/{CAPABILITIES}/nvidia-cap{minor}");
-        Ok(DeviceNode::character(path, major, i64::from(minor)))
-    }
+    };
+    let path = format!("/dev/{CAPABILITIES}/nvidia-cap{minor}");
+    Ok(DeviceNode::character(path, major, i64::from(minor)))
 }
 
 fn control() -> DeviceNode {

@@ -17,7 +17,7 @@ use super::{
     hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting},
-    reservations::{Judged, Reservation},
+    reservations::Reservation,
     team::Refusing,
     work::Work,
 };
@@ -841,10 +841,7 @@ impl State {
         };
         let class = self.waiting.get(id)?.class;
         self.reserve(id, reservation);
-        let judged = Judged {
-            moment: self.moment(),
-            freed: self.freed_for(id),
-        };
+        let judged = self.judged_now(id);
         self.reservations
             .note_judged_by_turn(&preemption.gang, judged);
         // Whoever is behind it may preempt others, though less quota is there than it waited for.

@@ -294,7 +294,6 @@ impl Reservations {
         for gang in std::mem::take(&mut self.by_turn) {
             self.judge_again(&gang);
         }
-        self.is_any_to_judge_again = false;
     }
 
     /// A gang was admitted: what was kept for it may have to be kept again.

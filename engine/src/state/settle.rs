@@ -8,6 +8,7 @@ use super::{
     judge::{Fitting, request},
     reservations::{Judged, Reservation},
     team::Refusing,
+    waiting::WaitingGang,
     work::Work,
 };
 use crate::{
@@ -111,8 +112,7 @@ impl State {
                 );
             }
             for (uid, id) in kept {
-                let freed = self.freed_for(id);
-                let judged = Judged { moment: now, freed };
+                let judged = self.judged_now(id);
                 self.reservations.note_judged(&uid, judged);
             }
         }
@@ -157,7 +157,9 @@ impl State {
         let unsettled: Vec<(GangUid, GangId, bool)> = unsettled.collect();
         for (uid, id, is_released) in unsettled {
             let has_room = if is_released {
-                self.has_quota_now(id)
+                // Nobody's turn makes a place on a node, for whom that is all that lacks.
+                self.with_quota_now(id)
+                    .is_some_and(|(_, _, kept)| !kept.lacks_place_alone)
             } else {
                 self.finds_room_elsewhere(id, work)
             };
@@ -165,26 +167,21 @@ impl State {
                 return true;
             }
             if !is_released {
-                let freed = self.freed_for(id);
-                self.reservations
-                    .note_judged(&uid, Judged { moment, freed });
+                let judged = self.judged_now(id);
+                self.reservations.note_judged(&uid, judged);
             }
         }
         false
     }
 
-    /// Whether nothing stands in the way of a gang by now, and what is kept for it is not charged to anybody any more. Nobody's turn
-    /// makes a place on a node, for whom that is all that lacks.
-    fn has_quota_now(&self, id: GangId) -> bool {
-        let Some(waiting) = self.waiting.get(id) else {
-            return false;
-        };
-        let node = self.teams.get(waiting.team).and_then(|team| team.node);
-        let kept = self.reservations.of(&waiting.gang.uid);
-        let has_quota = |(node, kept): (NodeId, &Reservation)| {
-            !kept.lacks_place_alone && has_quota(&self.moments.now, node, &kept.charges)
-        };
-        waiting.obstacle().is_none() && node.zip(kept).is_some_and(has_quota)
+    /// A gang, its Team and what is kept for it, if nothing stands in its way by now and what is kept is not charged to anybody any more.
+    fn with_quota_now(&self, id: GangId) -> Option<(&WaitingGang, NodeId, &Reservation)> {
+        let waiting = self.waiting.get(id)?;
+        let node = self.teams.get(waiting.team)?.node?;
+        let kept = self.reservations.of(&waiting.gang.uid)?;
+        let has_quota =
+            waiting.obstacle().is_none() && has_quota(&self.moments.now, node, &kept.charges);
+        has_quota.then_some((waiting, node, kept))
     }
 
     /// Everybody had its turn. If searches in vain had taken enough by then, those were not asked for whom something is kept and that may
@@ -200,8 +197,16 @@ impl State {
         self.reservations.is_any_left |= is_any_helped;
     }
 
+    /// A gang is judged as things are now.
+    pub(super) fn judged_now(&self, id: GangId) -> Judged {
+        Judged {
+            moment: self.moment(),
+            freed: self.freed_for(id),
+        }
+    }
+
     /// How often something has come free in the tree of a gang's Team.
-    pub(super) fn freed_for(&self, id: GangId) -> u64 {
+    fn freed_for(&self, id: GangId) -> u64 {
         let root = self.waiting.get(id).and_then(|it| self.root_of(it.team));
         root.map_or(0, |root| self.moments.freed(root))
     }
@@ -304,17 +309,9 @@ impl State {
     /// Whether a gang has quota and a place though its victims hold theirs still: on other nodes than those that are kept, its own
     /// included, and with those victims charged that would stay. Nothing changes by the question.
     fn finds_room_elsewhere(&mut self, id: GangId, work: &mut Work) -> bool {
-        let Some(waiting) = self.waiting.get(id) else {
+        let Some((waiting, node, kept)) = self.with_quota_now(id) else {
             return false;
         };
-        let node = self.teams.get(waiting.team).and_then(|team| team.node);
-        let kept = self.reservations.of(&waiting.gang.uid);
-        let (Some(node), Some(kept)) = (node, kept) else {
-            return false;
-        };
-        if waiting.obstacle().is_some() || !has_quota(&self.moments.now, node, &kept.charges) {
-            return false;
-        }
         let shape = waiting.shape;
         let (flavor, charges) = (kept.flavor.clone(), kept.charges.clone());
         let stay = self.reservations.only_victims_of(&waiting.gang.uid);

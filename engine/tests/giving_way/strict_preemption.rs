@@ -42,6 +42,30 @@ fn start(state: &mut State, gang: &Gang) -> Vec<PodUid> {
     pods
 }
 
+/// `head` of Team `a`, in strict order, waits for `victim` of Team `b`; with the end of `other` of Team `c` it would have room without that. Returns
+/// the pods of `other`.
+fn head_waits_for_its_victim(
+    node_count: usize,
+    further: Vec<Team>,
+    running: &[Gang],
+) -> (State, Vec<PodUid>) {
+    let mut teams = vec![
+        preempting("a", Queueing::StrictFifo, 8),
+        team("b", Some("all"), limit(0)),
+        team("c", Some("all"), limit(8)),
+    ];
+    teams.extend(further);
+    let mut state = state(nodes(node_count), teams);
+    start(&mut state, &gang("victim", "b", 1, 6));
+    let of_other = start(&mut state, &gang("other", "c", 1, 8));
+    for gang in running {
+        start(&mut state, gang);
+    }
+    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
+    assert_eq!(preempted(&mut state), ["victim"]);
+    (state, of_other)
+}
+
 fn release(state: &mut State, gang: &str, pods: Vec<PodUid>) {
     state.apply(Update::NotRunning(gang.into()));
     for pod in pods {
@@ -154,16 +178,7 @@ fn what_was_given_up_for_a_gang_it_gets_though_one_that_can_never_run_stands_bef
 /// It has room before its victim is gone, and may not use it as long as another one stands before it.
 #[test]
 fn a_gang_for_which_something_is_kept_starts_once_nobody_stands_before_it_any_more() {
-    let teams = vec![
-        preempting("a", Queueing::StrictFifo, 8),
-        team("b", Some("all"), limit(0)),
-        team("c", Some("all"), limit(8)),
-    ];
-    let mut state = state(nodes(3), teams);
-    start(&mut state, &gang("victim", "b", 1, 6));
-    let of_other = start(&mut state, &gang("other", "c", 1, 8));
-    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
-    assert_eq!(preempted(&mut state), ["victim"]);
+    let (mut state, of_other) = head_waits_for_its_victim(3, vec![], &[]);
     let before = at(2, gang("before", "a", 2, 6));
     submit(&mut state, [with_priority(9, before.clone())]);
     assert_eq!(preempted(&mut state), [""; 0]);
@@ -176,16 +191,7 @@ fn a_gang_for_which_something_is_kept_starts_once_nobody_stands_before_it_any_mo
 /// A defect once: it waited for the next call, and none was due. Whoever was before it had been refused in the middle of this one.
 #[test]
 fn a_gang_for_which_something_is_kept_starts_at_once_where_whoever_stands_before_it_is_too_large() {
-    let teams = vec![
-        preempting("a", Queueing::StrictFifo, 8),
-        team("b", Some("all"), limit(0)),
-        team("c", Some("all"), limit(8)),
-    ];
-    let mut state = state(nodes(3), teams);
-    start(&mut state, &gang("victim", "b", 1, 6));
-    let of_other = start(&mut state, &gang("other", "c", 1, 8));
-    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
-    assert_eq!(preempted(&mut state), ["victim"]);
+    let (mut state, of_other) = head_waits_for_its_victim(3, vec![], &[]);
     // It would run one day, if a commit held two pods.
     submit(
         &mut state,
@@ -212,23 +218,12 @@ fn a_gang_for_which_something_is_kept_starts_at_once_where_whoever_stands_before
 fn a_call_ends_however_often_a_gang_that_stands_behind_another_one_could_have_room() {
     let pairs = 16;
     let names: Vec<String> = (0..pairs).map(|at| format!("z{at:02}")).collect();
-    let mut teams = vec![
-        preempting("a", Queueing::StrictFifo, 8),
-        team("b", Some("all"), limit(0)),
-        team("c", Some("all"), limit(8)),
-    ];
     let best_effort = |name: &String| preempting(name, Queueing::BestEffort, 1);
-    teams.extend(names.iter().map(best_effort));
     // What is kept for a gang is kept on a node of its own.
-    let mut state = state(nodes(24), teams);
-    start(&mut state, &gang("victim", "b", 1, 6));
-    let of_other = start(&mut state, &gang("other", "c", 1, 8));
-    for name in &names {
-        let low = gang(&format!("low-{name}"), name, 1, 1);
-        start(&mut state, &with_priority(-1, low));
-    }
-    submit(&mut state, [at(1, gang("head", "a", 1, 6))]);
-    assert_eq!(preempted(&mut state), ["victim"]);
+    let further = names.iter().map(best_effort).collect();
+    let low = |name: &String| with_priority(-1, gang(&format!("low-{name}"), name, 1, 1));
+    let running: Vec<Gang> = names.iter().map(low).collect();
+    let (mut state, of_other) = head_waits_for_its_victim(24, further, &running);
     // It asks for more than is left, now and once others go: whoever is behind it waits for that.
     submit(
         &mut state,

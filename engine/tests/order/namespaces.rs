@@ -156,13 +156,19 @@ fn who_comes_to_stand_first_by_what_was_used_is_asked_whether_others_give_way_to
     assert_eq!(preempting.collect::<Vec<_>>(), ["older"]);
 }
 
-#[test]
-fn what_was_used_halves_with_each_half_life_and_what_is_held_comes_to_count_whole() {
+/// A gang of namespace `a` was admitted then, and holds all that there is.
+fn one_holds_all_since(second: i64) -> State {
     let mut state = state(vec![node("n0", "", 4)], vec![fair_team(4)]);
     let gangs = [asks("a", "a0", 0, 4)];
     submit(&mut state, gangs.clone());
-    let decisions = decide_at(&mut state, 0);
+    let decisions = decide_at(&mut state, second);
     commit(&mut state, &gangs, &decisions);
+    state
+}
+
+#[test]
+fn what_was_used_halves_with_each_half_life_and_what_is_held_comes_to_count_whole() {
+    let mut state = one_holds_all_since(0);
     assert_eq!(used(&state, "a"), 2_000);
     // Nothing changes before the next sample is due, and the engine says when that is.
     let look_again_at = decide_at(&mut state, HALF_LIFE - 1).look_again_at;
@@ -172,11 +178,7 @@ fn what_was_used_halves_with_each_half_life_and_what_is_held_comes_to_count_whol
 
 #[test]
 fn samples_are_taken_when_the_engine_says_that_they_are_due() {
-    let mut state = state(vec![node("n0", "", 4)], vec![fair_team(4)]);
-    let gangs = [asks("a", "a0", 0, 4)];
-    submit(&mut state, gangs.clone());
-    let decisions = decide_at(&mut state, 0);
-    commit(&mut state, &gangs, &decisions);
+    let mut state = one_holds_all_since(0);
     let mut now = 0;
     let mut told = Vec::new();
     for round in 0..12 {
@@ -774,11 +776,7 @@ fn recorded_use_of_a_clock_that_is_ahead_counts_as_of_now() {
 /// A defect once: no sample was taken before the clock was as late again as it had been.
 #[test]
 fn use_is_sampled_as_often_though_the_clock_goes_back() {
-    let mut state = state(vec![node("n0", "", 4)], vec![fair_team(4)]);
-    let gangs = [asks("a", "a0", 0, 4)];
-    submit(&mut state, gangs.clone());
-    let decisions = decide_at(&mut state, 100_000);
-    commit(&mut state, &gangs, &decisions);
+    let mut state = one_holds_all_since(100_000);
     assert_eq!(used(&state, "a"), 2_000);
     let due = Timestamp(1_000 + HALF_LIFE);
     let look_again_at = decide_at(&mut state, 1_000).look_again_at;

@@ -234,14 +234,9 @@ impl Queues {
             return Vec::new();
         }
         self.looked_at = Some(second);
-        let mut teams = BTreeSet::new();
-        for team in std::mem::take(&mut self.changed) {
-            if let Some(until) = self.rests.get(&team).filter(|until| **until > second) {
-                self.postponed.entry(*until).or_default().insert(team);
-            } else {
-                teams.insert(team);
-            }
-        }
+        self.rests.retain(|_, until| *until > second);
+        let mut teams = std::mem::take(&mut self.changed);
+        teams.retain(|team| !self.is_postponed(team));
         while let Some(rested) = self
             .postponed
             .first_entry()
@@ -249,7 +244,6 @@ impl Queues {
         {
             teams.extend(rested.remove());
         }
-        self.rests.retain(|_, until| *until > second);
         if self.affected.is_empty() && std::mem::take(&mut self.is_use_changed) {
             let all = context.index.teams().map(|(team, _)| team.clone());
             self.affected = all.collect();
@@ -263,20 +257,18 @@ impl Queues {
                 break;
             };
             // Others change what it has, and nothing else that its Queues show.
-            if self.shown.get(&team) != Some(&Shown::of(context, engine, &team)) {
-                if let Some(until) = self.rests.get(&team) {
-                    self.postponed.entry(*until).or_default().insert(team);
-                } else {
-                    changed += usize::from(teams.insert(team));
-                }
+            let is_shown = self.shown.get(&team) == Some(&Shown::of(context, engine, &team));
+            if !is_shown && !self.is_postponed(&team) {
+                changed += usize::from(teams.insert(team));
             }
         }
         let mut writes = Vec::new();
         for team in teams {
             let of_team = self.of_team(context, engine, &team);
             let counts = self.counts.get(&team).copied().unwrap_or_default();
-            if !of_team.is_empty() && counts.rest_seconds() > 1 {
-                self.rests.insert(team, second + counts.rest_seconds());
+            let rest_seconds = counts.rest_seconds();
+            if !of_team.is_empty() && rest_seconds > 1 {
+                self.rests.insert(team, second + rest_seconds);
             }
             writes.extend(of_team);
         }
@@ -284,6 +276,16 @@ impl Queues {
             writes.extend(removal(context, &queue));
         }
         writes
+    }
+
+    /// Whether a Team rests: then it is looked at once that is over.
+    fn is_postponed(&mut self, team: &str) -> bool {
+        let Some(until) = self.rests.get(team) else {
+            return false;
+        };
+        let postponed = self.postponed.entry(*until).or_default();
+        postponed.insert(team.to_owned());
+        true
     }
 
     fn of_team(

@@ -86,9 +86,7 @@ fn a_gang_over_quota_waits_with_its_place_in_the_queue() {
         .collect();
     assert_eq!(waiting.len(), 1);
     assert_eq!(waiting[0].reason, Reason::WaitingForQuota);
-    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-        panic!("a Queue")
-    };
+    let queue = bench.queue();
     let pending = &queue.status.as_ref().unwrap().pending;
     assert_eq!((pending.len(), pending[0].position), (1, 1));
 }
@@ -268,9 +266,7 @@ fn each_namespace_of_a_team_has_a_queue_with_limits_and_use() {
     bench.run();
     bench.seconds += 1;
     bench.run();
-    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-        panic!("a Queue")
-    };
+    let queue = bench.queue();
     assert_eq!(queue.metadata.name.as_deref(), Some("vision"));
     let status = queue.status.clone().unwrap();
     let limit = &status.limits[0];
@@ -322,9 +318,7 @@ fn a_team_whose_tree_shares_fairly_shows_its_weighted_share_and_so_do_its_queues
         let Some(Object::Team(team)) = bench.server.list(Kind::Team).pop() else {
             panic!("a Team")
         };
-        let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-            panic!("a Queue")
-        };
+        let queue = bench.queue();
         let share = queue.status.clone().unwrap_or_default().weighted_share;
         (
             team.status.clone().unwrap_or_default().weighted_share,
@@ -473,10 +467,7 @@ fn a_queue_with_a_long_line_is_written_more_rarely_and_shows_the_last_state_in_t
     bench.run();
     bench.seconds += 10;
     bench.run();
-    let queues = bench.server.list(Kind::Queue);
-    let [Object::Queue(queue)] = queues.as_slice() else {
-        panic!("one Queue, not {queues:?}");
-    };
+    let queue = bench.queue();
     let status = queue.status.as_ref().unwrap();
     assert_eq!(status.pending.len(), waiting + seconds);
     let pending = usize::try_from(status.pending_gangs).unwrap();

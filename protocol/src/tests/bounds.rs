@@ -180,10 +180,7 @@ fn a_queue_lists_so_many_gangs_of_a_namespace() {
         // A Team with a long line rests in between.
         bench.seconds += 10;
         bench.run();
-        let queues = bench.server.list(Kind::Queue);
-        let [Object::Queue(queue)] = queues.as_slice() else {
-            panic!("one Queue, not {queues:?}");
-        };
+        let queue = bench.queue();
         let status = queue.status.as_ref().unwrap();
         assert_eq!(status.pending.len(), PENDING_LISTED);
         assert_eq!(usize::try_from(status.pending_gangs).unwrap(), gangs);

@@ -318,6 +318,15 @@ impl Bench {
         });
     }
 
+    /// The one Queue that there is.
+    fn queue(&self) -> Arc<muster_api::Queue> {
+        let queues = self.server.list(Kind::Queue);
+        match queues.as_slice() {
+            [Object::Queue(queue)] => Arc::clone(queue),
+            other => panic!("one Queue, not {other:?}"),
+        }
+    }
+
     fn gang_status(&self) -> muster_api::GangStatus {
         let gangs = self.server.list(Kind::Gang);
         match gangs.as_slice() {

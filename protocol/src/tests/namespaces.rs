@@ -13,9 +13,7 @@ fn fair_team() -> Object {
 
 /// What the one Queue says of use: of how many thousandths of a GPU, and as of when.
 fn shown(bench: &Bench) -> Option<(i64, i64)> {
-    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-        panic!("a Queue")
-    };
+    let queue = bench.queue();
     let shown = queue.status.as_ref()?.namespace_use.as_ref()?;
     let amount = &shown.used.first().expect("something is used").amount.0;
     let thousandths = muster_cluster::quantity::milli(amount, "").expect("a quantity");
@@ -86,9 +84,7 @@ fn a_new_leader_goes_on_with_what_queues_say_of_use() {
     // Some seconds later, and not as if nothing were known: then it were what is held.
     assert!((1_000..1_300).contains(&used), "{used}");
     // Without what was recorded what is held now counts whole.
-    let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-        panic!("a Queue")
-    };
+    let queue = bench.queue();
     bench.server.remove(&Object::Queue(queue).key());
     bench.take_over();
     bench.run();

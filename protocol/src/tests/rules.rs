@@ -407,9 +407,7 @@ fn a_gang_keeps_its_place_though_its_pods_are_made_again() {
     let order = |bench: &mut Bench| {
         bench.seconds += 40;
         bench.run();
-        let Some(Object::Queue(queue)) = bench.server.list(Kind::Queue).pop() else {
-            panic!("a Queue")
-        };
+        let queue = bench.queue();
         let pending = queue.status.as_ref().unwrap().pending.clone();
         pending
             .into_iter()

@@ -109,14 +109,7 @@ impl Lab {
             Path::new(env!("CARGO_MANIFEST_DIR")).join("containers/coredns/coredns.yaml");
         lab.kubectl(&["apply", "--filename", &manifest.display().to_string()])
             .await?;
-        lab.kubectl(&[
-            "--namespace=kube-system",
-            "rollout",
-            "status",
-            "deployment/coredns",
-            "--timeout=60s",
-        ])
-        .await?;
+        operator::rolled_out(&lab, "kube-system", "deployment/coredns").await?;
         progress.say("the lab is ready");
         Ok(lab)
     }

@@ -72,17 +72,28 @@ pub fn upgrade_line(lab: &Lab) -> Result<String> {
     ))
 }
 
+/// Upgrades by that line and what is set besides (`--set NAME=VALUE`, or nothing), and waits until all of it is Ready.
+pub async fn upgrade(lab: &Lab, further: &str) -> Result<()> {
+    let line = upgrade_line(lab)?;
+    lab.shell(&format!("{line} {further}")).await?;
+    wait_until_ready(lab).await
+}
+
 /// The line by which the guide goes back.
 pub fn rollback_line() -> Result<String> {
     line_of_upgrades("helm rollback ")
 }
 
-fn line_of_upgrades(beginning: &str) -> Result<String> {
+/// The commands of the operator's guide, of the first block that says this.
+pub fn guide_block(words: &str) -> Result<String> {
     let guide = fs::read_to_string(repository().join("docs/operator-guide.md"))?;
-    let blocks = blocks(&guide, "sh");
-    let mut blocks = blocks.iter();
-    let block = blocks.find(|block| block.contains("helm rollback "));
-    let block = block.context("the guide says how to go back")?;
+    let mut blocks = blocks(&guide, "sh").into_iter();
+    let block = blocks.find(|block| block.contains(words));
+    block.with_context(|| format!("the guide has no block with {words:?}"))
+}
+
+fn line_of_upgrades(beginning: &str) -> Result<String> {
+    let block = guide_block("helm rollback ")?;
     let mut lines = block.lines();
     let line = lines.find(|line| line.starts_with(beginning));
     line.map(str::to_owned)

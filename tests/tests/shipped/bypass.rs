@@ -62,8 +62,7 @@ pub(crate) async fn a_pod_without_a_claim_that_uses_a_gpu_is_told_and_nothing_ne
     let gpu = uuid(lab).await?;
     hardware::begin_use(machine, &gpu, process)?;
     let told = is_told(lab, &uid, process).await;
-    lab.kubectl(&["delete", "pod", POD, "--namespace", TEAM_NAMESPACE])
-        .await?;
+    workload::delete(lab, TEAM_NAMESPACE, POD).await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
     // Whatever came of it, the others need the GPU.
     hardware::end_use(machine, process)?;

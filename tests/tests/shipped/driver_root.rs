@@ -29,17 +29,13 @@ pub(crate) async fn a_driver_that_a_container_installed_is_given_from_its_own_ro
     let result = gives_from_root(lab).await;
     // Whatever came of it, the others need what was there before.
     move_driver(lab, ROOT, "").await?;
-    lab.shell(&operator::upgrade_line(lab)?).await?;
-    operator::wait_until_ready(lab).await?;
+    operator::upgrade(lab, "").await?;
     result
 }
 
 async fn gives_from_root(lab: &Lab) -> Result<()> {
-    let line = operator::upgrade_line(lab)?;
     // NVML is found there, too.
-    lab.shell(&format!("{line} --set driver.driverRoot={ROOT}"))
-        .await?;
-    operator::wait_until_ready(lab).await?;
+    operator::upgrade(lab, &format!("--set driver.driverRoot={ROOT}")).await?;
     for machine in GPU_MACHINES {
         let library = format!("{LIBRARIES}/libcuda.so.1");
         let is_there = lab.machine(machine)?.path(&library)?.exists();

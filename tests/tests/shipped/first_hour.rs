@@ -218,11 +218,7 @@ pub(crate) async fn nothing_of_muster_is_left_after_the_guides_commands(
     .await?;
     uninstall::uninstall_if_there(lab).await?;
     kube_scheduler::take_extender_out(lab, CONTROL).await?;
-    let guide = fs::read_to_string(repository().join("docs/operator-guide.md"))?;
-    let blocks = operator::blocks(&guide, "sh");
-    let mut blocks = blocks.iter();
-    let block = blocks.find(|block| block.contains("kubectl delete namespace muster-system"));
-    for line in block.context("the guide says what is left")?.lines() {
+    for line in operator::guide_block("kubectl delete namespace muster-system")?.lines() {
         lab.shell(line).await?;
     }
     let kinds = "crds,namespaces,deviceclasses,clusterroles,clusterrolebindings,validatingadmissionpolicies,\

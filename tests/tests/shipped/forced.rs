@@ -1,6 +1,6 @@
 //! The uninstall that is refused and done all the same: what it leaves, the guide's commands let go.
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, bail, ensure};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{Api, ResourceExt, api::ListParams};
 use muster_api::{Reason, keys};
@@ -8,7 +8,7 @@ use muster_tests::{
     containers::{
         Lab, kube_scheduler, operator,
         operator::{NAMESPACE, RELEASE, TEAM_NAMESPACE},
-        prepared, repository,
+        prepared,
         workload::{self, STAY},
     },
     gangs,
@@ -40,7 +40,10 @@ pub(crate) async fn what_a_forced_uninstall_leaves_the_guides_commands_let_go(
     for word in ["GatedPods", WAITS, "SuspendedJobs", SUSPENDED, "--no-hooks"] {
         ensure!(refused.contains(word), "{word} is not in: {refused}");
     }
-    lab.shell(&commands()?).await?;
+    // Word for word.
+    let commands =
+        operator::guide_block("helm uninstall muster --namespace muster-system --no-hooks")?;
+    lab.shell(&commands).await?;
     stop_team(lab, "None").await?;
     let client = lab.client();
     workload::runs(&client, TEAM_NAMESPACE, WAITS).await?;
@@ -65,17 +68,6 @@ pub(crate) async fn what_a_forced_uninstall_leaves_the_guides_commands_let_go(
             .await?;
     }
     Ok(())
-}
-
-/// The guide's block, word for word.
-fn commands() -> Result<String> {
-    let guide = std::fs::read_to_string(repository().join("docs/operator-guide.md"))?;
-    let blocks = operator::blocks(&guide, "sh");
-    let mut blocks = blocks.into_iter();
-    let block = blocks.find(|block| block.starts_with("helm uninstall "));
-    let block = block.context("the guide says how to uninstall all the same")?;
-    ensure!(block.contains("--no-hooks"), "it is not forced: {block}");
-    Ok(block)
 }
 
 async fn pod_waits(lab: &Lab) -> Result<()> {

@@ -244,12 +244,9 @@ async fn its_workload_waits_for_a_team(lab: &Lab) -> Result<()> {
 
 pub(crate) async fn its_pods_are_taken_wherever_the_chart_is_told(lab: &mut Lab) -> Result<()> {
     let client = begin(lab).await?;
-    let line = operator::upgrade_line(lab)?;
     let namespaces = json!([EXCEPTED, UNKNOWN]);
-    lab.shell(&format!(
-        "{line} --set-json 'sideDoors.exceptedNamespaces={namespaces}'"
-    ))
-    .await?;
+    let excepted = format!("--set-json 'sideDoors.exceptedNamespaces={namespaces}'");
+    operator::upgrade(lab, &excepted).await?;
     // The API server takes a moment to see that a binding has changed.
     let taken = eventually("all are taken", LIMIT, async || {
         ensure_all_taken(&client, UNKNOWN).await?;
@@ -257,7 +254,6 @@ pub(crate) async fn its_pods_are_taken_wherever_the_chart_is_told(lab: &mut Lab)
     })
     .await;
     // Whatever came of it, the others need what was there before: drivers, too, were started with these names.
-    lab.shell(&line).await?;
-    operator::wait_until_ready(lab).await?;
+    operator::upgrade(lab, "").await?;
     taken
 }

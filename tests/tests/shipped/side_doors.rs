@@ -174,7 +174,7 @@ pub(crate) async fn a_tenant_gets_no_gpu_by_a_side_door(lab: &mut Lab) -> Result
             ensure!(text.contains("is privileged"), "{text}");
         }
     }
-    lab.kubectl(&["delete", "pod", "plain", &namespace]).await?;
+    workload::delete(lab, TEAM_NAMESPACE, "plain").await?;
     workload::all_gone(&lab.client(), TEAM_NAMESPACE).await
 }
 

@@ -26,16 +26,12 @@ pub(crate) async fn containers_are_finished_by_its_hooks_where_the_operator_asks
     }
     let result = finishes(lab).await;
     // Whatever came of it, the others need what was there before.
-    lab.shell(&operator::upgrade_line(lab)?).await?;
-    operator::wait_until_ready(lab).await?;
+    operator::upgrade(lab, "").await?;
     result
 }
 
 async fn finishes(lab: &Lab) -> Result<()> {
-    let line = operator::upgrade_line(lab)?;
-    lab.shell(&format!("{line} --set driver.toolkitHook={HOOK}"))
-        .await?;
-    operator::wait_until_ready(lab).await?;
+    operator::upgrade(lab, &format!("--set driver.toolkitHook={HOOK}")).await?;
     for machine in GPU_MACHINES {
         given::given_on(lab, machine).await?;
         let calls = fs::read_to_string(lab.machine(machine)?.path(CALLS)?)

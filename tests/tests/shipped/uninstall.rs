@@ -52,10 +52,8 @@ pub(crate) async fn an_uninstall_is_refused_while_claims_are_held_and_goes_throu
     let restore = lines.find(|line| line.starts_with("helm rollback "));
     let restore = restore.with_context(|| format!("it says no way back: {refused}"))?;
     lab.shell(restore).await?;
-    lab.shell(&operator::upgrade_line(lab)?).await?;
-    operator::wait_until_ready(lab).await?;
-    lab.kubectl(&["delete", "pod", "holds", "--namespace", TEAM_NAMESPACE])
-        .await?;
+    operator::upgrade(lab, "").await?;
+    workload::delete(lab, TEAM_NAMESPACE, "holds").await?;
     workload::all_gone(&client, TEAM_NAMESPACE).await?;
     // None of them is kept: one that is gated would hold the uninstall up.
     let created =

@@ -412,8 +412,7 @@ mod tests {
     #[test]
     fn a_tool_for_nodes_is_linked_statically_or_refused() {
         let directory = tempfile::tempdir().unwrap();
-        let mut all = Platform::ALL.into_iter();
-        let native = all.find(|platform| platform.is_native()).unwrap();
+        let native = Platform::native();
         let tool = directory.path().join("where");
         compiled_in(directory.path(), &OsString::new(), &[]);
         let error = refuse_libraries("tool", &tool, native).unwrap_err();

@@ -159,8 +159,7 @@ mod tests {
     use crate::image::{libraries, platform::Platform, start};
 
     fn libraries_here() -> Vec<Library> {
-        let mut all = Platform::ALL.into_iter();
-        let native = all.find(|platform| platform.is_native()).unwrap();
+        let native = Platform::native();
         let executable = env::current_exe().unwrap();
         libraries::closure(&executable, &[], &native.library_directories()).unwrap()
     }
@@ -246,8 +245,7 @@ mod tests {
     /// What the tools for nodes are linked with, which is in no list of shared libraries.
     #[test]
     fn where_debians_package_manager_is_each_archive_has_a_package() {
-        let mut all = Platform::ALL.into_iter();
-        let native = all.find(|platform| platform.is_native()).unwrap();
+        let native = Platform::native();
         let archives = native.static_archives().unwrap();
         let names: Vec<_> = archives
             .iter()

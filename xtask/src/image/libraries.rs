@@ -138,8 +138,7 @@ mod tests {
     use crate::image::platform::Platform;
 
     fn directories_here() -> Vec<SearchDirectory> {
-        let native = Platform::ALL.into_iter().find(|it| it.is_native());
-        native.unwrap().library_directories()
+        Platform::native().library_directories()
     }
 
     fn names(libraries: &[Library]) -> Vec<&str> {

@@ -81,6 +81,13 @@ impl Platform {
         env::consts::ARCH == here
     }
 
+    /// That of this machine.
+    #[cfg(test)]
+    pub(crate) fn native() -> Self {
+        let mut all = Self::ALL.into_iter();
+        all.find(|platform| platform.is_native()).unwrap()
+    }
+
     /// The linker, where it is not the compiler of this machine.
     pub(crate) fn cross_linker(self) -> Option<String> {
         (!self.is_native()).then(|| format!("{}-gcc", self.triplet()))

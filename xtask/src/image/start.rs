@@ -91,17 +91,12 @@ mod tests {
     use super::*;
     use crate::image::{layer::Files, libraries, programs::PROGRAMS};
 
-    fn native() -> Platform {
-        let mut all = Platform::ALL.into_iter();
-        all.find(|platform| platform.is_native()).unwrap()
-    }
-
     /// The files of an image whose program is this test.
     fn image(directory: &Path, is_whole: bool) {
         unpack([], directory).unwrap();
         let executable = env::current_exe().unwrap();
         fs::copy(&executable, directory.join(PROGRAMS[0].name)).unwrap();
-        let directories = native().library_directories();
+        let directories = Platform::native().library_directories();
         let needed = libraries::closure(&executable, &[], &directories).unwrap();
         for library in needed.into_iter().filter(|_| is_whole) {
             let path = directory.join(library.in_image.trim_start_matches('/'));
@@ -115,7 +110,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let whole = directory.path().join("whole");
         image(&whole, true);
-        match start(&PROGRAMS[0], native(), &whole).unwrap() {
+        match start(&PROGRAMS[0], Platform::native(), &whole).unwrap() {
             Start::Took(duration) => assert!(duration > Duration::ZERO),
             // Only root can have its way here.
             Start::NotTried(why) => return assert!(why.contains("root"), "{why}"),
@@ -123,7 +118,7 @@ mod tests {
 
         let lacking = directory.path().join("lacking");
         image(&lacking, false);
-        let error = start(&PROGRAMS[0], native(), &lacking).unwrap_err();
+        let error = start(&PROGRAMS[0], Platform::native(), &lacking).unwrap_err();
         let text = error.to_string();
         assert!(text.contains("muster-controller does not start"), "{text}");
     }

@@ -79,10 +79,7 @@ pub(super) fn check(document: &Value, request: &Request) -> Result<(), Refusal> 
             ),
         );
     }
-    let settings = &request.settings;
-    let seconds = settings.scheduler_name.as_deref();
-    let seconds = seconds.filter(|_| settings.second_scheduler && !second);
-    if let Some(name) = seconds.filter(|name| names.contains(name)) {
+    if let Some(name) = merge::name_of_another(request).filter(|name| names.contains(name)) {
         return refused(
             Reason::SchedulerNameTaken,
             format!(
