@@ -198,6 +198,7 @@ impl Cluster {
         let kube = KubeBinaries::find().await?;
         progress.say("building Muster's programs");
         let wanted = match &options.muster {
+            None if options.fake_nodes.is_some() => Wanted::FakeNodes,
             None => Wanted::Workload,
             Some(muster) if muster.failpoints => Wanted::MusterWithFailpoints,
             Some(_) if options.fake_nodes.is_some() => Wanted::MusterWithFakeNodes,
@@ -244,11 +245,18 @@ impl Cluster {
         let mut played = None;
         if let Some(fake_nodes) = options.fake_nodes {
             progress.say(&format!("starting {} played nodes", fake_nodes.count));
-            let mut service = fake_nodes.service(directory, &programs, &control_plane);
+            let has_driver = muster.is_some();
+            let mut service = fake_nodes.service(directory, &programs, &control_plane, has_driver);
             service.start().await?;
-            fake_nodes
-                .wait_until_plannable(&control_plane, &mut service, FAKE_NODES_LIMIT)
-                .await?;
+            if has_driver {
+                fake_nodes
+                    .wait_until_plannable(&control_plane, &mut service, FAKE_NODES_LIMIT)
+                    .await?;
+            } else {
+                fake_nodes
+                    .wait_until_registered(&control_plane, &mut service, FAKE_NODES_LIMIT)
+                    .await?;
+            }
             played = Some(service);
         }
         progress.say("the cluster is ready");

@@ -10,6 +10,7 @@ mod network;
 use std::{
     collections::BTreeMap,
     fmt, fs,
+    net::Ipv4Addr,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -143,6 +144,11 @@ impl ControlPlane {
     /// URL of the API server.
     pub fn server(&self) -> String {
         format!("https://{}:{}", self.network.address, self.ports.apiserver)
+    }
+
+    /// The address that its programs listen on.
+    pub fn address(&self) -> Ipv4Addr {
+        self.network.address
     }
 
     /// URL of etcd, which serves without TLS.

@@ -3,6 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
 use kube::{Api, api::ListParams};
 use muster_api::NodeDevices;
 
@@ -42,7 +43,9 @@ impl FakeNodes {
         directory: &Path,
         programs: &Programs,
         control_plane: &ControlPlane,
+        has_driver: bool,
     ) -> Service {
+        let without_driver = (!has_driver).then_some("--without-driver");
         let launch = Launch::new("fake-nodes", programs.path(PROGRAM))
             .arg(format!(
                 "--kubeconfig={}",
@@ -53,8 +56,31 @@ impl FakeNodes {
             .arg(format!("--lease-renewal-seconds={LEASE_RENEWAL_SECONDS}"))
             .arg(format!(
                 "--driver-service-account={NAMESPACE}/{RELEASE}-driver"
-            ));
+            ))
+            .args(without_driver);
         Service::new(launch, directory.join("logs"), Probe::None)
+    }
+
+    /// Waits until every played node is Ready: all that there is to wait for where it has no driver.
+    pub async fn wait_until_registered(
+        self,
+        control_plane: &ControlPlane,
+        process: &mut Service,
+        limit: Duration,
+    ) -> Result<()> {
+        let nodes: Api<Node> = Api::all(control_plane.client());
+        let wanted = usize::try_from(self.count)?;
+        eventually("all played nodes are Ready", limit, async || {
+            if let Err(ended) = process.ensure_running() {
+                return Ok(Progress::Never(ended));
+            }
+            let all = nodes.list(&ListParams::default()).await?.items;
+            let ready = all.iter().filter(|node| is_ready(node)).count();
+            Ok(Progress::when(ready >= wanted, || {
+                format!("{ready} of {wanted}")
+            }))
+        })
+        .await
     }
 
     /// Waits until every played node can be planned: its driver has answered the controller.
@@ -87,4 +113,13 @@ pub fn has_answered(devices: &NodeDevices) -> bool {
         Some(&status.uid) == metadata.uid.as_ref()
             && Some(status.observed_generation) >= metadata.generation
     })
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let mut conditions = conditions.into_iter().flatten();
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

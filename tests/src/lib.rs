@@ -39,6 +39,7 @@ pub mod install;
 pub mod kube_binaries;
 pub mod kubeconfig;
 pub mod kubernetes;
+pub mod kueue;
 pub mod loopback;
 pub mod node;
 pub mod observer;

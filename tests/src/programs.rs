@@ -44,6 +44,8 @@ const STATIC_HOOK: [&str; 7] = [
 pub enum Wanted {
     /// The workload alone.
     Workload,
+    /// The program that plays nodes, too, and nothing of Muster.
+    FakeNodes,
     /// Muster as it ships, too.
     Muster,
     /// Muster as it ships, and the program that plays nodes.
@@ -52,6 +54,12 @@ pub enum Wanted {
     MusterWithFailpoints,
     /// Muster as it ships with all that its images hold, the command that makes them, and what stands for a container runtime.
     MusterForImages,
+}
+
+impl Wanted {
+    fn has_muster(self) -> bool {
+        !matches!(self, Self::Workload | Self::FakeNodes)
+    }
 }
 
 /// Where the programs are.
@@ -78,7 +86,7 @@ impl Programs {
                 .context("cargo built a file without name")?;
             link_or_copy(&built, &target.join(name))?;
         }
-        if wanted != Wanted::Workload {
+        if wanted.has_muster() {
             link_or_copy(&nvidia_ml_mock::library()?, &target.join(LIBRARY))?;
         }
         Ok(Self { directory: target })
@@ -159,10 +167,10 @@ async fn compile(command: &str, words: &[&str]) -> Result<Vec<PathBuf>> {
 /// asked for, and asked for all of the workspace it compiles a dependency once, for the tests and for all programs.
 fn targets(wanted: Wanted) -> Vec<&'static str> {
     let mut targets = vec!["--bin", WORKLOAD];
-    if wanted != Wanted::Workload {
+    if wanted.has_muster() {
         targets.extend(MUSTER.into_iter().flat_map(|name| ["--bin", name]));
     }
-    if wanted == Wanted::MusterWithFakeNodes {
+    if matches!(wanted, Wanted::FakeNodes | Wanted::MusterWithFakeNodes) {
         targets.extend(["--bin", fake_nodes::PROGRAM]);
     }
     if wanted == Wanted::MusterForImages {

@@ -54,6 +54,9 @@ enum Bench {
         /// Only the first so many Cohorts, which share nothing. [default: all]
         #[arg(long, requires = "real")]
         cohorts: Option<u32>,
+        /// Has the same Jobs done by another program in the same run: kueue, which is built where that has not been done yet.
+        #[arg(long, requires = "real")]
+        peer: Option<String>,
         /// Writes what was measured as JSON.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
@@ -110,6 +113,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             real,
             kube_api_qps,
             cohorts,
+            peer,
             report,
         } => {
             if *real {
@@ -122,6 +126,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             if let Some(scenario) = scenario {
                 command.args(["--scenario", scenario]);
+            }
+            if let Some(peer) = peer {
+                command.args(["--peer", peer]);
             }
             for (name, number) in [("--kube-api-qps", kube_api_qps), ("--cohorts", cohorts)] {
                 if let Some(number) = number {

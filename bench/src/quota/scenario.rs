@@ -121,7 +121,7 @@ impl Name {
 }
 
 /// A scenario, ready to be replayed. Ticks are milliseconds, sizes thousandths of a core.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Scenario {
     pub(crate) jobs: Vec<Job>,
     /// Names of the kinds of gangs, in the order of the file.

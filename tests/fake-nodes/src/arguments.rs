@@ -30,6 +30,9 @@ pub struct Arguments {
     /// `NAMESPACE/NAME` of the driver's ServiceAccount.
     #[arg(long, default_value = "muster-system/muster-dra-driver")]
     pub driver_service_account: String,
+    /// Nodes without the driver, for a cluster in which Muster is not installed.
+    #[arg(long)]
+    pub without_driver: bool,
     /// How often each node renews its lease. Must lie well below the node monitor's grace period.
     #[arg(long, default_value_t = 20)]
     pub lease_renewal_seconds: u64,

@@ -1,4 +1,4 @@
-//! Two watches for all nodes: what they show goes to the node that it concerns.
+//! Two watches for all nodes, one where they have no driver: what they show goes to the node that it concerns.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,9 +23,12 @@ use crate::node::Message;
 /// How to reach each node.
 pub type Inboxes = BTreeMap<String, UnboundedSender<Message>>;
 
-/// Feeds the nodes for ever.
-pub async fn feed(client: Client, nodes: Inboxes) -> Result<()> {
+/// Feeds the nodes for ever. Those without a driver have nothing to do with `NodeDevices`, which may not even be defined.
+pub async fn feed(client: Client, nodes: Inboxes, has_driver: bool) -> Result<()> {
     let nodes = Arc::new(nodes);
+    if !has_driver {
+        return pods(client, nodes).await;
+    }
     tokio::try_join!(
         pods(client.clone(), Arc::clone(&nodes)),
         node_devices(client, nodes)

@@ -51,8 +51,9 @@ async fn play(arguments: Arguments) -> Result<()> {
     let statistics = Arc::new(Statistics::default());
     let shapes = arguments.shapes();
     let count = shapes.len();
+    let has_driver = !arguments.without_driver;
     let registered: Vec<_> = stream::iter(shapes)
-        .map(|shape| registration::register(&clients, shape))
+        .map(|shape| registration::register(&clients, shape, has_driver))
         .buffer_unordered(REGISTERED_AT_ONCE)
         .collect()
         .await;
@@ -69,7 +70,7 @@ async fn play(arguments: Arguments) -> Result<()> {
         nodes.keys().cloned().collect(),
         Duration::from_secs(arguments.lease_renewal_seconds),
     ));
-    tasks.spawn(feed::feed(clients.admin(), nodes));
+    tasks.spawn(feed::feed(clients.admin(), nodes, has_driver));
     tasks.spawn(statistics::print(
         statistics,
         Duration::from_secs(arguments.report_seconds),

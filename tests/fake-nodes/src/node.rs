@@ -38,6 +38,9 @@ pub enum Message {
 #[derive(Debug)]
 pub struct FakeNode {
     name: String,
+    /// Whether the driver is told what hardware there is. Without that it does nothing, and is asked for nothing: where Muster is
+    /// not installed no pod has claims of its class.
+    has_driver: bool,
     driver: FakeDriver,
     kubelet: FakeKubelet,
     sender: UnboundedSender<Message>,
@@ -67,6 +70,7 @@ impl FakeNode {
                 clients.driver(&name)?,
                 sender.clone(),
             ),
+            has_driver: !arguments.without_driver,
             name,
             sender,
             messages,
@@ -85,10 +89,13 @@ impl FakeNode {
 
     /// Plays the node for ever.
     pub async fn run(mut self) -> Result<()> {
-        let answers = self.driver.start();
-        self.kubelet.answered(answers, &mut self.driver);
+        if self.has_driver {
+            let answers = self.driver.start();
+            self.kubelet.answered(answers, &mut self.driver);
+        }
         loop {
-            let due = self.driver.wake_at().into_iter();
+            let due = self.driver.wake_at().filter(|_| self.has_driver);
+            let due = due.into_iter();
             let due = due.chain(self.kubelet.wake_at()).min();
             let message = match due {
                 Some(at) => tokio::time::timeout_at(at.into(), self.messages.recv()).await,
@@ -98,8 +105,10 @@ impl FakeNode {
                 Ok(Some(message)) => self.take(message),
                 Ok(None) => bail!("nobody feeds node {} any more", self.name),
                 Err(_) => {
-                    let answers = self.driver.feed(Input::Tick);
-                    self.kubelet.answered(answers, &mut self.driver);
+                    if self.has_driver {
+                        let answers = self.driver.feed(Input::Tick);
+                        self.kubelet.answered(answers, &mut self.driver);
+                    }
                     self.kubelet.tick(Instant::now(), &mut self.driver);
                 }
             }

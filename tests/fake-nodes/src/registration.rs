@@ -39,14 +39,14 @@ pub struct Registered {
     pub uid: String,
 }
 
-/// Makes or takes over the Node object, and publishes the slices.
-pub async fn register(clients: &Clients, shape: Shape) -> Result<Registered> {
+/// Makes or takes over the Node object, and publishes the slices of a node that has a driver.
+pub async fn register(clients: &Clients, shape: Shape, has_driver: bool) -> Result<Registered> {
     let name = shape.name.clone();
-    let joined = join(clients, shape);
+    let joined = join(clients, shape, has_driver);
     joined.await.with_context(|| format!("node {name}"))
 }
 
-async fn join(clients: &Clients, shape: Shape) -> Result<Registered> {
+async fn join(clients: &Clients, shape: Shape, has_driver: bool) -> Result<Registered> {
     let nodes: Api<Node> = Api::all(clients.admin());
     let object: Node = serde_json::from_value(json!({
         "metadata": {
@@ -99,8 +99,10 @@ async fn join(clients: &Clients, shape: Shape) -> Result<Registered> {
             &Patch::Strategic(&status),
         )
         .await?;
-    let driver = clients.driver(&shape.name)?;
-    publish(&driver, &shape, &uid, &BTreeSet::new()).await?;
+    if has_driver {
+        let driver = clients.driver(&shape.name)?;
+        publish(&driver, &shape, &uid, &BTreeSet::new()).await?;
+    }
     Ok(Registered { shape, uid })
 }
 

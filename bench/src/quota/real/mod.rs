@@ -4,20 +4,29 @@
 //! is a Job of one pod with the gang label: unlike Kueue's scenario, pods are made, gated, placed, bound, run and, where their gang
 //! gives way, ended and made again. So more is written for each gang than Kueue writes, by us and by Kubernetes.
 //!
+//! With `--peer kueue` Kueue itself does the same Jobs, with the same pods on played nodes of the same size, on a control plane of its own
+//! before that: what each takes is then compared in one run on one machine. Without it what Muster takes is compared with what was
+//! published of Kueue, which is of a run without pods.
+//!
 //! Gangs are created when the scenario says, or as soon after as the API server takes them. What is reported was seen by a watch
-//! of Gangs, in `/proc`, and among the controller's metrics.
+//! of Gangs or of Workloads, in `/proc`, and among the controller's metrics.
 
 mod load;
 mod metrics;
 mod seen;
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    time::Duration,
+};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     fake_nodes::FakeNodes,
     install::{MusterOptions, Part},
+    kueue::{self, Kueue},
     preflight,
     processes::Processes,
     progress::ProgressCallback,
@@ -33,8 +42,10 @@ use super::{
 };
 use crate::{
     progress::Progress,
+    replay::Outcome,
     report::{Verdict, write},
 };
+use load::Manager;
 use seen::Seen;
 
 /// Played nodes: with 128 cores each, far more than all quota, so that quota alone decides.
@@ -60,9 +71,19 @@ pub(crate) struct Arguments {
     /// Only the first so many of the scenario's Cohorts, which share nothing, so that a part is as hard for each gang; 0: all.
     #[arg(long, default_value_t = 0)]
     cohorts: usize,
+    /// Who does the same Jobs in the same run.
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
     /// Writes what was measured as JSON.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
+}
+
+/// Who can do what Muster does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Peer {
+    /// Kueue's own program, built from its module.
+    Kueue,
 }
 
 /// Runs each scenario on a cluster of its own.
@@ -103,7 +124,29 @@ struct RealRun {
     calls: BTreeMap<String, u64>,
     calls_per_admission: f64,
     published: Published,
+    /// What Kueue took in the same run, if it was asked for.
+    kueue: Option<RealKueue>,
     targets: Vec<Verdict>,
+}
+
+/// What Kueue took.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct RealKueue {
+    summary: Summary,
+    last_creation_ms: u64,
+    processor_seconds: BTreeMap<String, f64>,
+    #[serde(rename = "memoryMiB")]
+    memory_mebibytes: BTreeMap<String, f64>,
+}
+
+/// What any of them took.
+struct Taken {
+    outcome: Outcome,
+    summary: Summary,
+    last_creation_ms: u64,
+    processor_seconds: BTreeMap<String, f64>,
+    memory_mebibytes: BTreeMap<String, f64>,
 }
 
 async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
@@ -115,6 +158,10 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
     if arguments.cohorts > 0 {
         scenario.keep_cohorts(arguments.cohorts);
     }
+    let kueue = match arguments.peer {
+        Some(Peer::Kueue) => Some(measure_kueue(name, arguments, scenario.clone()).await?),
+        None => None,
+    };
     let values = match arguments.kube_api_qps {
         0 => Vec::new(),
         qps => vec![format!(
@@ -132,39 +179,63 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
         ..ClusterOptions::default()
     })
     .await?;
-    let measured = run_on(&cluster, name, arguments, scenario).await;
+    let measured = run_on(&cluster, name, arguments, scenario, kueue).await;
     cluster.stop().await;
     measured
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "numbers of gangs and calls are far below 2^52"
-)]
-async fn run_on(
+/// The scenario with Kueue in place of Muster.
+async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) -> Result<RealKueue> {
+    // Minutes, if it has not been built yet: nobody waits for that but us.
+    Kueue::find().await?;
+    let cluster = Cluster::start(ClusterOptions {
+        fake_nodes: Some(NODES),
+        progress: ProgressCallback::to(|step| eprintln!("{step}")),
+        ..ClusterOptions::default()
+    })
+    .await?;
+    let bound = (arguments.kube_api_qps > 0).then_some(arguments.kube_api_qps);
+    let taken = async {
+        let mut kueue = Kueue::start(&cluster, bound).await?;
+        let taken = take(&cluster, name, Manager::Kueue, scenario).await;
+        // That it has ended is the better word for whatever failed.
+        kueue.ensure_running()?;
+        kueue.stop().await;
+        taken
+    };
+    let taken = taken.await;
+    cluster.stop().await;
+    let taken = taken?;
+    Ok(RealKueue {
+        summary: taken.summary,
+        last_creation_ms: taken.last_creation_ms,
+        processor_seconds: taken.processor_seconds,
+        memory_mebibytes: taken.memory_mebibytes,
+    })
+}
+
+/// Prepares the cluster, creates the scenario's Jobs and waits until all have ended.
+async fn take(
     cluster: &Cluster,
     name: Name,
-    arguments: &Arguments,
+    manager: Manager,
     mut scenario: Scenario,
-) -> Result<RealRun> {
-    let muster = cluster.muster.as_ref();
-    let Some(muster) = muster else {
-        bail!("Muster is not installed");
-    };
+) -> Result<Taken> {
     let mut progress = Progress::of(&format!(
-        "{} on a real API server: {} gangs of {} Teams in {} Cohorts",
+        "{} with {manager:?} on a real API server: {} gangs of {} Teams in {} Cohorts",
         name.as_str(),
         scenario.jobs.len(),
         scenario.teams.len(),
         scenario.cohorts
     ));
-    load::prepare(&cluster.client(), &scenario).await?;
-    let calls_before = metrics::calls(&muster.metrics(Part::Controller).await?);
+    load::prepare(&cluster.client(), manager, &scenario).await?;
     let before = Processes::now()?;
-    let seen = Seen::start(cluster.client(), &scenario);
-    let mut creating = load::start(cluster.client(), &scenario, seen.begun())?;
+    let seen = match manager {
+        Manager::Muster => Seen::of_muster(cluster.client(), &scenario),
+        Manager::Kueue => Seen::of_kueue(cluster.client(), &scenario),
+    };
+    let mut creating = load::start(cluster.client(), manager, &scenario, seen.begun())?;
     let mut created = None;
-    let last_creation_wanted_ms = scenario.jobs.last().map_or(0, |job| job.arrives_at);
     while !seen.have_all_finished() {
         progress.tick(|| seen.to_string());
         if let Some(wrong) = seen.wrong() {
@@ -190,6 +261,33 @@ async fn run_on(
         job.arrives_at = *at;
     }
     let outcome = seen.outcome();
+    Ok(Taken {
+        summary: Summary::of(&scenario, &outcome),
+        outcome,
+        last_creation_ms: created.last().copied().unwrap_or_default(),
+        processor_seconds: after.cpu_since(&before),
+        memory_mebibytes: after.memory(),
+    })
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "numbers of gangs and calls are far below 2^52"
+)]
+async fn run_on(
+    cluster: &Cluster,
+    name: Name,
+    arguments: &Arguments,
+    scenario: Scenario,
+    kueue: Option<RealKueue>,
+) -> Result<RealRun> {
+    let muster = cluster.muster.as_ref();
+    let Some(muster) = muster else {
+        bail!("Muster is not installed");
+    };
+    let calls_before = metrics::calls(&muster.metrics(Part::Controller).await?);
+    let last_creation_wanted_ms = scenario.jobs.last().map_or(0, |job| job.arrives_at);
+    let taken = take(cluster, name, Manager::Muster, scenario.clone()).await?;
     let text = muster.metrics(Part::Controller).await?;
     let mut calls = metrics::calls(&text);
     for (kind, before) in calls_before {
@@ -197,18 +295,24 @@ async fn run_on(
             .entry(kind)
             .and_modify(|calls| *calls = calls.saturating_sub(before));
     }
-    let admissions = outcome.evictions + scenario.jobs.len() as u64;
-    let processor_seconds = after.cpu_since(&before);
+    let admissions = taken.outcome.evictions + scenario.jobs.len() as u64;
     let published = published::of(name);
-    // Kueue's time is that of all its gangs.
+    // Kueue's published time is that of all its gangs.
     let share = scenario.jobs.len() as f64 / published.gangs as f64;
-    let of_controller = processor_seconds.get(CONTROLLER).copied();
-    let Some(of_controller) = of_controller else {
-        bail!("no process is called {CONTROLLER}: {processor_seconds:?}");
+    let of_controller = on_the_processor(&taken.processor_seconds, CONTROLLER)?;
+    let (what, of_kueue) = match &kueue {
+        Some(kueue) => (
+            "the controller's time on the processor over that of Kueue's process for the same Jobs in this run",
+            on_the_processor(&kueue.processor_seconds, kueue::PROGRAM)?,
+        ),
+        None => (
+            "the controller's time on the processor over that of Kueue's process, for as many gangs",
+            published.processor_seconds * share,
+        ),
     };
     let targets = vec![Verdict::at_most(
-        "the controller's time on the processor over that of Kueue's process, for as many gangs",
-        of_controller / (published.processor_seconds * share),
+        what,
+        of_controller / of_kueue,
         MOST_OF_KUEUE,
     )];
     Ok(RealRun {
@@ -221,16 +325,23 @@ async fn run_on(
         traces: scenario.checksums.clone(),
         least_makespan_ms: scenario.least_makespan(),
         last_creation_wanted_ms,
-        last_creation_ms: created.last().copied().unwrap_or_default(),
-        muster: Summary::of(&scenario, &outcome),
-        processor_seconds,
-        memory_mebibytes: after.memory(),
+        last_creation_ms: taken.last_creation_ms,
+        muster: taken.summary,
+        processor_seconds: taken.processor_seconds,
+        memory_mebibytes: taken.memory_mebibytes,
         deciding_seconds: metrics::deciding_seconds(&text),
         calls_per_admission: calls.values().sum::<u64>() as f64 / admissions as f64,
         calls,
         published,
+        kueue,
         targets,
     })
+}
+
+/// What a program took of the processor.
+fn on_the_processor(seconds: &BTreeMap<String, f64>, program: &str) -> Result<f64> {
+    let found = seconds.get(program).copied();
+    found.with_context(|| format!("no process is called {program}: {seconds:?}"))
 }
 
 impl RealRun {
@@ -245,45 +356,85 @@ impl RealRun {
             self.scenario, self.gangs, self.teams, self.cohorts
         );
         let row = |what: &str, muster: String, kueue: String| {
-            println!("{what:<34}{muster:>12}{kueue:>12}");
+            println!("{what:<42}{muster:>12}{kueue:>12}");
         };
-        row("", "Muster".to_owned(), "Kueue".to_owned());
-        let (muster, kueue) = (&self.muster, &self.published);
+        let beside = match &self.kueue {
+            Some(_) => "Kueue",
+            None => "published",
+        };
+        row("", "Muster".to_owned(), beside.to_owned());
+        let kueue = self.kueue.as_ref();
+        let makespan = kueue.map_or(self.published.makespan_ms, |kueue| {
+            kueue.summary.makespan_ms
+        });
         row(
             "makespan, ms",
-            muster.makespan_ms.to_string(),
-            kueue.makespan_ms.to_string(),
+            self.muster.makespan_ms.to_string(),
+            makespan.to_string(),
         );
-        for (name, class) in &muster.classes {
-            let published = kueue.time_to_admission_mean_ms.get(name.as_str());
+        for (name, class) in &self.muster.classes {
+            let of_kueue = kueue.and_then(|kueue| kueue.summary.classes.get(name));
+            let published = self.published.time_to_admission_mean_ms.get(name.as_str());
+            let mean = match of_kueue {
+                Some(class) => format!("{:.0}", class.time_to_admission_ms.mean),
+                None => published.map_or_else(String::new, ToString::to_string),
+            };
             row(
                 &format!("{name}: admitted after, mean ms"),
                 format!("{:.0}", class.time_to_admission_ms.mean),
-                published.map_or_else(String::new, ToString::to_string),
+                mean,
             );
             row(
                 &format!("{name}: evictions"),
                 class.evictions.to_string(),
-                String::new(),
+                of_kueue.map_or_else(String::new, |class| class.evictions.to_string()),
             );
         }
-        for (name, percent) in &muster.quota_use_percent {
+        for (name, percent) in &self.muster.quota_use_percent {
+            let of_kueue = kueue.and_then(|kueue| kueue.summary.quota_use_percent.get(name));
+            let of_kueue = of_kueue
+                .copied()
+                .unwrap_or(self.published.quota_use_percent);
             row(
                 &format!("{name}: quota in use, %"),
                 format!("{percent:.1}"),
-                format!("{:.1}", kueue.quota_use_percent),
+                format!("{of_kueue:.1}"),
             );
         }
-        for (program, seconds) in &self.processor_seconds {
-            let kueue = (program == CONTROLLER).then(|| format!("{:.0}", kueue.processor_seconds));
-            let text = format!("{program}: on the processor, s");
-            row(&text, format!("{seconds:.1}"), kueue.unwrap_or_default());
+        let seconds = |costs: &BTreeMap<String, f64>, program: &str| {
+            let seconds = costs.get(program);
+            seconds.map_or_else(String::new, |seconds| format!("{seconds:.1}"))
+        };
+        let none = BTreeMap::new();
+        let of_kueue = kueue.map_or(&none, |kueue| &kueue.processor_seconds);
+        let programs: BTreeSet<&String> = self
+            .processor_seconds
+            .keys()
+            .chain(of_kueue.keys())
+            .collect();
+        for program in programs {
+            row(
+                &format!("{program}: on the processor, s"),
+                seconds(&self.processor_seconds, program),
+                seconds(of_kueue, program),
+            );
+        }
+        if kueue.is_none() {
+            row(
+                "Kueue's process: on the processor, s",
+                String::new(),
+                format!("{:.0}", self.published.processor_seconds),
+            );
         }
         let memory = self.memory_mebibytes.get(CONTROLLER).copied();
+        let of_kueue = kueue.and_then(|kueue| kueue.memory_mebibytes.get(kueue::PROGRAM).copied());
         row(
-            "memory of the controller, MiB",
+            "memory, MiB",
             format!("{:.0}", memory.unwrap_or_default()),
-            format!("{:.0}", kueue.peak_memory_mebibytes),
+            format!(
+                "{:.0}",
+                of_kueue.unwrap_or(self.published.peak_memory_mebibytes)
+            ),
         );
         println!(
             "no schedule is shorter than {} ms; the last Job was created after {} ms (the scenario says {} ms)",

@@ -1,4 +1,5 @@
-//! What a watch of Gangs shows of a run: when each gang was admitted, had to go, and ended.
+//! What a watch shows of a run: when each gang was admitted, had to go, and ended. Of Muster's it is a watch of Gangs, of Kueue's one of
+//! Workloads.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +10,7 @@ use std::{
 
 use kube::Client;
 use muster_api::{Gang, GangPhase};
-use muster_tests::gangs;
+use muster_tests::{gangs, kueue};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::load;
@@ -25,13 +26,16 @@ pub(super) struct Seen {
     _task: AbortOnDropHandle<()>,
 }
 
+/// Is given what is to be noted, and says when.
+type Note = Box<dyn Fn(&dyn Fn(&mut Gangs, u64)) + Send>;
+
 struct Gangs {
     /// Position of a gang among the scenario's jobs, by namespace and Job.
     places: BTreeMap<(String, String), usize>,
     /// Team and size of each.
     charges: Vec<(usize, u64)>,
     records: Vec<Record>,
-    /// Who holds quota, by which commit.
+    /// Who holds quota, by which admission.
     held: BTreeMap<usize, i64>,
     teams: Vec<TeamUse>,
     finished: usize,
@@ -41,18 +45,36 @@ struct Gangs {
 }
 
 impl Seen {
-    pub(super) fn start(client: Client, scenario: &Scenario) -> Self {
+    /// Watches Muster's Gangs.
+    pub(super) fn of_muster(client: Client, scenario: &Scenario) -> Self {
+        Self::start(scenario, |note| {
+            gangs::watch(client, move |gang| {
+                note(&|gangs, now| gangs.note_gang(gang, now))
+            })
+        })
+    }
+
+    /// Watches Kueue's Workloads.
+    pub(super) fn of_kueue(client: Client, scenario: &Scenario) -> Self {
+        Self::start(scenario, |note| {
+            kueue::watch_workloads(client, move |workload| {
+                note(&|gangs, now| gangs.note_workload(&workload, now));
+            })
+        })
+    }
+
+    fn start(scenario: &Scenario, watch: impl FnOnce(Note) -> AbortOnDropHandle<()>) -> Self {
         let begun = Instant::now();
         let all = Arc::new(Mutex::new(Gangs::of(scenario)));
         let noted = Arc::clone(&all);
-        let task = gangs::watch(client, move |gang| {
+        let note: Note = Box::new(move |tell| {
             let now = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-            lock(&noted).note(gang, now);
+            tell(&mut lock(&noted), now);
         });
         Self {
             begun,
             gangs: all,
-            _task: task,
+            _task: watch(note),
         }
     }
 
@@ -123,9 +145,8 @@ impl Gangs {
         }
     }
 
-    fn note(&mut self, gang: &Gang, now: u64) {
-        let key = gangs::owner_of(gang);
-        let Some(place) = key.and_then(|key| self.places.get(&key).copied()) else {
+    fn note_gang(&mut self, gang: &Gang, now: u64) {
+        let Some(job) = gangs::owner_of(gang) else {
             return;
         };
         let Some(status) = &gang.status else { return };
@@ -136,8 +157,22 @@ impl Gangs {
         let has_ended = status.phase == GangPhase::Finished;
         let admission = status.admission.as_ref().filter(|_| !has_ended);
         let sequence = admission.map(|admission| admission.ledger_sequence);
+        self.note(&job, sequence, has_ended, now);
+    }
+
+    /// An admission of Kueue's has no number; no gang is admitted twice in a second.
+    fn note_workload(&mut self, workload: &kueue::SeenWorkload, now: u64) {
+        let since = workload.admitted_since.map(|since| since.as_second());
+        self.note(&workload.job, since, workload.has_finished, now);
+    }
+
+    /// The gang of this Job holds quota by this admission, or by none, and has ended or not.
+    fn note(&mut self, job: &(String, String), admission: Option<i64>, has_ended: bool, now: u64) {
+        let Some(place) = self.places.get(job).copied() else {
+            return;
+        };
         let held = self.held.get(&place).copied();
-        if sequence != held {
+        if admission != held {
             let (team, size) = self.charges[place];
             if held.is_some() {
                 self.held.remove(&place);
@@ -147,8 +182,8 @@ impl Gangs {
                     self.evictions += 1;
                 }
             }
-            if let Some(sequence) = sequence {
-                self.held.insert(place, sequence);
+            if let Some(admission) = admission {
+                self.held.insert(place, admission);
                 self.teams[team].hold(size, now);
                 let record = &mut self.records[place];
                 record.first_admitted_at.get_or_insert(now);
