@@ -292,7 +292,7 @@ fn condition_since(object: &DynamicObject, kind: &str) -> Option<Timestamp> {
 mod tests {
     use super::*;
 
-    fn workload(conditions: Value) -> DynamicObject {
+    fn workload(conditions: &Value) -> DynamicObject {
         serde_json::from_value(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "Workload",
@@ -322,7 +322,7 @@ mod tests {
                 admitted_since,
                 has_finished,
             };
-            assert_eq!(SeenWorkload::of(&workload(conditions)), Some(expected));
+            assert_eq!(SeenWorkload::of(&workload(&conditions)), Some(expected));
         }
     }
 }

@@ -49,7 +49,7 @@ impl Seen {
     pub(super) fn of_muster(client: Client, scenario: &Scenario) -> Self {
         Self::start(scenario, |note| {
             gangs::watch(client, move |gang| {
-                note(&|gangs, now| gangs.note_gang(gang, now))
+                note(&|gangs, now| gangs.note_gang(gang, now));
             })
         })
     }
@@ -162,7 +162,7 @@ impl Gangs {
 
     /// An admission of Kueue's has no number; no gang is admitted twice in a second.
     fn note_workload(&mut self, workload: &kueue::SeenWorkload, now: u64) {
-        let since = workload.admitted_since.map(|since| since.as_second());
+        let since = workload.admitted_since.map(jiff::Timestamp::as_second);
         self.note(&workload.job, since, workload.has_finished, now);
     }
 
