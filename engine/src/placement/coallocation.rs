@@ -23,7 +23,8 @@
 //! to the later choices, or finds nothing in them. (What they match still counts as what the claim may see.)
 //!
 //! Where NVLink groups, say, are asked for, devices that share a counter must agree in the attribute: then each of its groups is a sum of
-//! whole groups, and the same holds for them.
+//! whole groups, and the same holds for them. With choices besides, what lies inside another device might not agree with it: that is left
+//! out.
 //!
 //! Other pairs would work in some orders; they go to different nodes.
 
@@ -125,7 +126,8 @@ impl PendingAllocation {
             (Some((of, _)), _) if !of.together.is_countable() => Choice::Other,
             (Some(_), []) => Choice::Any,
             (Some((of, _)), [constraint])
-                if covers_all(shape, constraint.covered.len())
+                if (shape.has_one_choice() || !kind.has_counters())
+                    && covers_all(shape, constraint.covered.len())
                     && kind.agree_in_groups(of, &constraint.attribute) =>
             {
                 Choice::Group(constraint.attribute.clone())
