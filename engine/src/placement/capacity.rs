@@ -101,8 +101,8 @@ pub(crate) struct Rules {
 /// What it costs to put one more unit on a node, where it goes by this: the least is the best fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FitCost {
-    /// GPUs that are cut into slices for it and of which nothing is in use.
-    pub(crate) cuts: u64,
+    /// GPUs of which nothing is in use that it takes, or of which it takes a slice.
+    pub(crate) opened: u64,
     /// What its devices are charged as, in thousandths of a GPU.
     pub(crate) gpus: i64,
     /// The same, in bytes of memory.
@@ -110,11 +110,19 @@ pub(crate) struct FitCost {
 }
 
 impl FitCost {
-    fn add(&mut self, charge: DeviceCharge, times: usize) {
-        let times = i64::try_from(times).unwrap_or(i64::MAX);
-        let sum = |sum: i64, each: i64| sum.saturating_add(each.saturating_mul(times));
-        self.gpus = sum(self.gpus, charge.gpus.0);
-        self.vram = sum(self.vram, charge.vram.0);
+    /// Of so many devices that share nothing, of which this is one.
+    fn of_alike(kind: &NodeKind, device: usize, count: usize) -> Self {
+        let charge = kind.charge_of(device).unwrap_or_default();
+        let times = i64::try_from(count).unwrap_or(i64::MAX);
+        Self {
+            opened: if kind.is_whole(device) {
+                count as u64
+            } else {
+                0
+            },
+            gpus: charge.gpus.0.saturating_mul(times),
+            vram: charge.vram.0.saturating_mul(times),
+        }
     }
 }
 
@@ -307,8 +315,7 @@ impl Rules {
         if units == 0 {
             return Err(Self::in_use(record, occupancy, shape));
         }
-        let mut cost = FitCost::default();
-        cost.add(kind.charge_of(any).unwrap_or_default(), count);
+        let mut cost = FitCost::of_alike(kind, any, count);
         if kind.has_counters() {
             let mut trial = occupancy.clone();
             if let Some(grants) = self.grant(record, &mut trial, shape, &mut Tally::default()) {
@@ -331,11 +338,13 @@ impl Rules {
         let open = claims.filter(|(claim, _)| claim.allocated.is_none());
         for device in open.flat_map(|(_, devices)| devices) {
             let counters = &kind.counters;
-            if !kind.is_whole(*device) && counters.is_pristine(&left, *device) {
-                cost.cuts += 1;
+            if kind.is_whole(*device) || counters.is_pristine(&left, *device) {
+                cost.opened += 1;
             }
             counters.take(&mut left, *device);
-            cost.add(kind.charge_of(*device).unwrap_or_default(), 1);
+            let charge = kind.charge_of(*device).unwrap_or_default();
+            cost.gpus = cost.gpus.saturating_add(charge.gpus.0);
+            cost.vram = cost.vram.saturating_add(charge.vram.0);
         }
         cost
     }
@@ -391,8 +400,7 @@ impl Rules {
         if !allowed || candidates.devices.len() < *count {
             return None;
         }
-        let mut cost = FitCost::default();
-        cost.add(kind.charge_of(first)?, *count);
+        let cost = FitCost::of_alike(kind, first, *count);
         let units = candidates.devices.common(&occupancy.free) / (*count).max(1);
         Some((units, cost))
     }

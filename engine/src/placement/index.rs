@@ -63,29 +63,29 @@ struct Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     units: u64,
-    /// Those of nodes on which the first of them cuts no GPU.
-    uncut: u64,
+    /// Those of nodes on which the first of them goes to GPUs of which something is in use.
+    tucked: u64,
     gpus: u64,
 }
 
 impl Sums {
     fn add(&mut self, entry: &Entry) {
         self.units += entry.units;
-        self.uncut += entry.uncut();
+        self.tucked += entry.tucked();
         self.gpus += entry.gpus;
     }
 
     fn subtract(&mut self, entry: &Entry) {
         self.units -= entry.units;
-        self.uncut -= entry.uncut();
+        self.tucked -= entry.tucked();
         self.gpus -= entry.gpus;
     }
 }
 
 impl Entry {
-    /// Its units, if the first of them cuts no GPU.
-    fn uncut(&self) -> u64 {
-        if self.cost.cuts == 0 { self.units } else { 0 }
+    /// Its units, if the first of them goes to GPUs of which something is in use.
+    fn tucked(&self) -> u64 {
+        if self.cost.opened == 0 { self.units } else { 0 }
     }
 }
 
@@ -93,7 +93,7 @@ impl Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
     /// For a unit with devices what it costs there, units and free GPUs: it goes where it fits best, and of such places where the
-    /// fewest are left. Of a domain it is only told whether there is a node on which no GPU is cut for it. For one without devices
+    /// fewest are left. Of a domain it is only told whether there is a node on which no GPU is opened for it. For one without devices
     /// GPUs and units: it stays clear of GPUs.
     pub(crate) tightness: (FitCost, u64, u64),
     pub(crate) label: Label,
@@ -512,7 +512,7 @@ impl CapacityIndex {
         let sums = self.sums[domain];
         let first = tree.stretch(domain).filter(|_| sums.units > 0);
         let cost = FitCost {
-            cuts: u64::from(sums.uncut == 0),
+            opened: u64::from(sums.tucked == 0),
             ..FitCost::default()
         };
         let rank = first.map(|(first, _)| Rank {
