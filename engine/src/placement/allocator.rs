@@ -326,6 +326,43 @@ mod tests {
         );
     }
 
+    #[test]
+    fn a_choice_that_would_bring_a_claim_to_too_many_devices_is_passed_over() {
+        let devices: Vec<(&[u32], Option<&str>)> = vec![(&[0], None); 2 * MAX_DEVICES_PER_CLAIM];
+        let kind = kind(&devices);
+        let granted_with = |choices: &[usize]| {
+            let mut claim = claim(&[(0, 20), (0, 1)], &[]);
+            let choices = choices.iter().map(|count| (SelectorId(0), *count));
+            claim.requests[1].choices = choices.collect();
+            granted(&kind, &[claim]).map(|granted| granted[0].len())
+        };
+        assert_eq!(granted_with(&[12, 1]), Some(MAX_DEVICES_PER_CLAIM));
+        assert_eq!(granted_with(&[13, 1]), Some(21));
+        assert_eq!(granted_with(&[13, 14]), None);
+    }
+
+    #[test]
+    fn choices_are_tried_in_their_order_and_each_alone() {
+        let kind = kind(&[
+            (&[0], Some("a")),
+            (&[0], Some("b")),
+            (&[1], Some("b")),
+            (&[2], None),
+        ]);
+        let mut asked = claim(&[(0, 2), (1, 1)], &[]);
+        asked.requests[0].choices =
+            vec![(SelectorId(0), 3), (SelectorId(2), 1), (SelectorId(0), 1)];
+        assert_eq!(granted(&kind, &[asked.clone()]), Some(vec![vec![3, 2]]));
+        // The request and one alternative of the other share a group, which brings the first to its last choice.
+        asked.constraints = vec![ConstraintShape {
+            covered: vec![(0, 0), (0, 1), (0, 2), (1, 0)],
+            attribute: "group".into(),
+        }];
+        assert_eq!(granted(&kind, &[asked.clone()]), Some(vec![vec![1, 2]]));
+        asked.constraints[0].covered = vec![(0, 0), (0, 2), (1, 0)];
+        assert_eq!(granted(&kind, &[asked]), Some(vec![vec![3, 2]]));
+    }
+
     /// Devices that could be first, each of which is tried with all that could be second; only the last is of their group.
     fn first_and_second(first: usize, second: usize) -> Option<Vec<Vec<usize>>> {
         let names: Vec<String> = (1..first).map(|at| format!("g{at}")).collect();

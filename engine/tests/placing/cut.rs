@@ -1,9 +1,14 @@
 //! Slices of GPUs: where they go, what they are charged, and what those are told who wait for whole GPUs.
 
-use crate::{common::*, cut_gpus::*};
-use muster_engine::{Amount, Resource, State, Update, Why};
+use std::collections::{BTreeMap, BTreeSet};
 
-fn taken(state: &mut State, holds: impl IntoIterator<Item = muster_engine::Hold>) {
+use crate::{common::*, cut_gpus::*};
+use muster_engine::{
+    Amount, Claim, DeviceName, Gang, GangUid, Hold, Node, PodUid, Resource, State, Update, Why,
+};
+use proptest::prelude::*;
+
+fn taken(state: &mut State, holds: impl IntoIterator<Item = Hold>) {
     for hold in holds {
         state.apply(Update::Hold(hold));
     }
@@ -207,5 +212,182 @@ fn a_slice_needs_quota_for_a_slice_and_a_whole_gpu_instead_of_it_for_a_whole_one
             let placed = nodes_of(&mut state, memory_gang("g", "a", 1, 1));
             assert_eq!(placed.is_some(), expected, "{milli}");
         }
+    }
+}
+
+/// What kube-scheduler would give to a claim of one device, by place: the first of the first choice for which there is one.
+fn first_fit(node: &Node, taken: &BTreeSet<usize>, claim: &Claim) -> Option<usize> {
+    let fits = |device: usize| {
+        let consumes = node.devices[device].consumes.iter();
+        consumes.into_iter().all(|own| {
+            let set = &node.counter_sets[own.set as usize];
+            own.amounts.iter().all(|(counter, amount)| {
+                let others = taken
+                    .iter()
+                    .flat_map(|at| node.devices[*at].consumes.iter());
+                let others = others.filter(|other| other.set == own.set);
+                let drawn = others.flat_map(|other| other.amounts.iter());
+                let drawn = drawn.filter(|(of, _)| of == counter);
+                let drawn: i64 = drawn.map(|(_, amount)| amount).sum();
+                drawn + amount <= set.counters[*counter as usize]
+            })
+        })
+    };
+    let mut choices = claim.requests[0].choices.iter();
+    choices.find_map(|choice| {
+        (0..node.devices.len()).find(|at| {
+            let matches = node.devices[*at].selectors.contains(&choice.selector);
+            matches && !taken.contains(at) && fits(*at)
+        })
+    })
+}
+
+/// What is so, whatever the engine thinks.
+struct World {
+    state: State,
+    nodes: Vec<Node>,
+    waiting: BTreeMap<GangUid, Gang>,
+    holds: BTreeMap<PodUid, Hold>,
+}
+
+impl World {
+    fn new() -> Self {
+        let nodes = vec![
+            cut_node("n0", "s/l0", 1),
+            cut_node("n1", "s/l0", 2),
+            node("n2", "s/l1", 1),
+        ];
+        Self {
+            state: open_state(nodes.clone()),
+            nodes,
+            waiting: BTreeMap::new(),
+            holds: BTreeMap::new(),
+        }
+    }
+
+    fn set(&mut self, hold: Hold) {
+        self.state.apply(Update::Hold(hold.clone()));
+        self.holds.insert(hold.pod.clone(), hold);
+    }
+
+    /// Decides, and tells what came of it; what another engine decides that is told everything at once.
+    fn decide(&mut self) -> [Vec<String>; 2] {
+        let mut other = open_state(self.nodes.clone());
+        for hold in self.holds.values() {
+            other.apply(Update::Hold(hold.clone()));
+        }
+        submit(&mut other, self.waiting.values().cloned());
+        let decisions = [decide(&mut self.state), decide(&mut other)];
+        for admission in &decisions[0].admissions {
+            let Some(gang) = self.waiting.remove(&admission.gang) else {
+                continue;
+            };
+            for hold in holds_of(&gang, admission) {
+                self.set(hold);
+            }
+            self.state.apply(Update::NotWaiting(gang.uid));
+        }
+        decisions.map(|decisions| {
+            let admissions = decisions.admissions.iter();
+            admissions
+                .map(|admission| format!("{admission:?}"))
+                .collect()
+        })
+    }
+
+    fn taken_on(&self, node: &Node) -> BTreeSet<usize> {
+        let holds = self.holds.values().filter(|hold| hold.node == node.name);
+        let names: BTreeSet<&DeviceName> = holds
+            .flat_map(|hold| &hold.claims)
+            .flat_map(|claim| claim.devices.iter().flatten())
+            .collect();
+        let devices = node.devices.iter().enumerate();
+        let taken = devices.filter(|(_, device)| names.contains(&device.name));
+        taken.map(|(at, _)| at).collect()
+    }
+
+    /// kube-scheduler allocates so many claims that wait, from one on.
+    fn allocate(&mut self, first: usize, count: usize) -> Result<(), TestCaseError> {
+        let pending = self
+            .holds
+            .values()
+            .filter(|hold| hold.claims[0].devices.is_none());
+        let mut pending: Vec<Hold> = pending.cloned().collect();
+        let middle = first % pending.len().max(1);
+        pending.rotate_left(middle);
+        for mut hold in pending.into_iter().take(count) {
+            let node = self.nodes.iter().find(|node| node.name == hold.node);
+            let node = node.expect("no node goes");
+            let claim = &mut hold.claims[0];
+            let asked = claim.request.as_ref().expect("it is known");
+            let Some(at) = first_fit(node, &self.taken_on(node), asked) else {
+                return Err(TestCaseError::fail(format!(
+                    "nothing left for {}",
+                    hold.pod
+                )));
+            };
+            let device = &node.devices[at];
+            prop_assert_eq!((claim.gpus, claim.vram), (device.gpus, device.vram));
+            claim.devices = Some(vec![device.name.clone()]);
+            self.set(hold);
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, which: usize) {
+        let gangs: BTreeSet<GangUid> = self.holds.values().map(|hold| hold.gang.clone()).collect();
+        let Some(gang) = gangs.iter().nth(which % gangs.len().max(1)) else {
+            return;
+        };
+        let pods = self.holds.values().filter(|hold| hold.gang == *gang);
+        let pods: Vec<PodUid> = pods.map(|hold| hold.pod.clone()).collect();
+        for pod in pods {
+            self.holds.remove(&pod);
+            self.state.apply(Update::HoldGone(pod));
+        }
+    }
+}
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+enum Event {
+    Submit { pods: usize, tens: usize },
+    Allocate { first: usize, count: usize },
+    End(usize),
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        3 => (1_usize..4, proptest::sample::select(vec![1_usize, 2, 4, 8]))
+            .prop_map(|(pods, tens)| Event::Submit { pods, tens }),
+        2 => (0_usize..8, 1_usize..6).prop_map(|(first, count)| Event::Allocate { first, count }),
+        1 => (0_usize..8).prop_map(Event::End),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Step by step as at once; and whatever is promised is there when kube-scheduler comes to it, at the charge that was told, in
+    /// whatever order it comes and whoever has ended (S4).
+    #[test]
+    fn what_is_promised_of_gpus_that_are_cut_is_given_in_every_order(
+        events in proptest::collection::vec(event(), 1..40),
+    ) {
+        let mut world = World::new();
+        for (at, event) in events.into_iter().enumerate() {
+            match event {
+                Event::Submit { pods, tens } => {
+                    let gang = memory_gang(&format!("g{at:02}"), "research", pods, tens);
+                    world.waiting.insert(gang.uid.clone(), gang.clone());
+                    submit(&mut world.state, [gang]);
+                }
+                Event::Allocate { first, count } => world.allocate(first, count)?,
+                Event::End(which) => world.end(which),
+            }
+            let [by_steps, at_once] = world.decide();
+            prop_assert_eq!(by_steps, at_once);
+        }
+        world.allocate(0, usize::MAX)?;
     }
 }
