@@ -218,8 +218,8 @@ fn a_slice_needs_quota_for_a_slice_and_a_whole_gpu_instead_of_it_for_a_whole_one
 /// What kube-scheduler would give to a claim of one device, by place: the first of the first choice for which there is one.
 fn first_fit(node: &Node, taken: &BTreeSet<usize>, claim: &Claim) -> Option<usize> {
     let fits = |device: usize| {
-        let consumes = node.devices[device].consumes.iter();
-        consumes.into_iter().all(|own| {
+        let mut consumes = node.devices[device].consumes.iter();
+        consumes.all(|own| {
             let set = &node.counter_sets[own.set as usize];
             own.amounts.iter().all(|(counter, amount)| {
                 let others = taken
