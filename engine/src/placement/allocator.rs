@@ -7,8 +7,8 @@
 //! does not agree with those that a constraint covers. A choice that would bring a claim to more than
 //! [`MAX_DEVICES_PER_CLAIM`] devices is passed over.
 //!
-//! In 1.36, and in 1.37 before the fix of kubernetes/kubernetes#140436, a device that a constraint excludes keeps what it would have drawn
-//! from counters until the search ends. A claim for slices with a constraint may be refused there that has a place.
+//! Before the fix of kubernetes/kubernetes#140436, which 1.37 has, a device that a constraint or a taint excludes keeps what it would have
+//! drawn from counters until the search ends: a claim for slices may be refused there that has a place.
 
 use super::{counters::Left, demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
 
