@@ -126,11 +126,12 @@ impl ClaimReader<'_> {
         let path = format!("{path}.exactly");
         check_plain(exactly, &path)?;
         let selector = self.selector(exactly, &path)?;
-        Ok(engine::DeviceRequest {
-            name: request.name.clone(),
+        let count = count(exactly, &path)?;
+        Ok(engine::DeviceRequest::exactly(
+            request.name.clone(),
             selector,
-            count: count(exactly, &path)?,
-        })
+            count,
+        ))
     }
 
     /// The class's expressions first, then the request's, as kube-scheduler evaluates them.
@@ -291,7 +292,8 @@ fn count(exactly: &ExactDeviceRequest, path: &str) -> Result<u32, UnsupportedFie
 fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), UnsupportedField> {
     let total: u64 = requests
         .iter()
-        .map(|request| u64::from(request.count))
+        .flat_map(|request| &request.choices)
+        .map(|choice| u64::from(choice.count))
         .sum();
     if total <= u64::from(MAX_DEVICES_PER_CLAIM) {
         return Ok(());

@@ -183,6 +183,7 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         accelerator: accelerator(labels, parts.topologies),
         filters: Arc::clone(parts.filters),
         devices,
+        counter_sets: Arc::default(),
     };
     Made {
         node,
@@ -392,5 +393,6 @@ fn device_of(
         own_attributes: Arc::clone(&published.own_attributes),
         usable: published.kind.usable,
         healthy: published.kind.healthy,
+        consumes: Arc::default(),
     }
 }

@@ -405,14 +405,17 @@ impl Index {
             Some(Err(error)) => return Err(error.clone()),
             None => return Err(UnsupportedField::new("spec", "was not read yet")),
         };
-        for (index, request) in requests.iter().enumerate() {
-            if let Some(cause) = self.selectors.given_up(request.selector) {
+        let choices = requests.iter().enumerate();
+        let choices =
+            choices.flat_map(|(index, it)| it.choices.iter().map(move |choice| (index, choice)));
+        for (index, choice) in choices {
+            if let Some(cause) = self.selectors.given_up(choice.selector) {
                 return Err(UnsupportedField::new(
                     format!("spec.devices.requests[{index}].exactly.selectors"),
                     format!("is not evaluated: {cause}"),
                 ));
             }
-            if let Some(cause) = self.views.fails_everywhere(request.selector) {
+            if let Some(cause) = self.views.fails_everywhere(choice.selector) {
                 return Err(UnsupportedField::new(
                     format!("spec.devices.requests[{index}].exactly.selectors"),
                     format!("match no device, and cannot be evaluated for some: {cause}"),
@@ -435,5 +438,6 @@ fn selectors(request: &Result<ClaimRequest, UnsupportedField>) -> impl Iterator<
         Ok(ClaimRequest::Charged { requests, .. }) => requests.as_slice(),
         Ok(ClaimRequest::Excepted) | Err(_) => &[],
     };
-    requests.iter().map(|request| request.selector)
+    let choices = requests.iter().flat_map(|request| &request.choices);
+    choices.map(|choice| choice.selector)
 }

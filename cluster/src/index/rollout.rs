@@ -65,7 +65,8 @@ impl Index {
             .claims
             .iter()
             .flat_map(|claim| &claim.requests)
-            .map(|request| request.selector);
+            .flat_map(|request| &request.choices)
+            .map(|choice| choice.selector);
         !self.rollout.has_filter(request.pod.filter)
             && selectors.all(|id| !self.rollout.has_selector(id))
     }

@@ -240,7 +240,7 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
     else {
         panic!("it is charged");
     };
-    assert_eq!((requests.len(), requests[0].count), (1, 4));
+    assert_eq!((requests.len(), requests[0].choices[0].count), (1, 4));
     assert_eq!(
         constraints[0].attribute.as_str(),
         "gpu.muster.dev/nvlinkGroup"
@@ -249,7 +249,7 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
         let mut kinds = DeviceKinds::default();
         let slice = kinds.slice(std::sync::Arc::new(slice(memory)), None);
         let mut selectors = selectors.clone();
-        let id = requests[0].selector;
+        let id = requests[0].choices[0].selector;
         while let Some(request) = selectors.request(id, &kinds) {
             selectors.give(request.judge(&|| std::time::Duration::ZERO), &kinds);
         }

@@ -1,10 +1,16 @@
 //! kube-scheduler's structured allocator, simulated: what it would allocate on a node.
 //!
 //! As in `dynamic-resource-allocation/structured` (1.36 and later): a depth-first search over the pod's
-//! claims in pod order, requests in claim order, devices in slice order; within one request combinations
-//! only, never permutations; the first complete solution wins, devices are not scored.
+//! claims in pod order, requests in claim order, choices of a request (`firstAvailable`) in their order and each alone, devices in
+//! slice order; within one choice combinations only, never permutations; the first complete solution wins, devices are not
+//! scored. A device is left out that is in use, that draws more of a counter than is left (`counters`), or that
+//! does not agree with those that a constraint covers. A choice that would bring a claim to more than
+//! [`MAX_DEVICES_PER_CLAIM`] devices is passed over.
+//!
+//! Before the fix of kubernetes/kubernetes#140436, which 1.37 has, a device that a constraint or a taint excludes keeps what it would have
+//! drawn from counters until the search ends: a claim for slices may be refused there that has a place.
 
-use super::{demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
+use super::{counters::Left, demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
 
 /// Most devices that one claim can be allocated (`AllocationResultsMaxSize` of `resource.k8s.io/v1`).
 pub(crate) const MAX_DEVICES_PER_CLAIM: usize = 32;
@@ -29,122 +35,187 @@ impl Tally {
     }
 }
 
-/// One device that is to be found.
-struct Slot<'a> {
+/// A request whose devices are to be found.
+struct Asked {
     claim: usize,
     request: usize,
-    candidates: &'a DeviceSet,
-    /// Whether the slot before it belongs to the same request: then only later devices are tried.
-    continues: bool,
+    choices: Vec<Choice>,
+}
+
+/// One way to satisfy it.
+struct Choice {
+    /// Which of the claim's it is.
+    number: usize,
+    count: usize,
+    /// What matches. Of devices that share counters those are left out of which too little is left anyway.
+    candidates: DeviceSet,
+}
+
+/// A device that is found.
+#[derive(Clone, Copy)]
+struct Chosen {
+    claim: usize,
+    request: usize,
+    choice: usize,
+    device: usize,
 }
 
 struct Search<'a> {
     kind: &'a NodeKind,
     claims: &'a [&'a ClaimShape],
-    slots: Vec<Slot<'a>>,
     free: DeviceSet,
-    chosen: Vec<usize>,
+    left: Left,
+    chosen: Vec<Chosen>,
     steps_left: usize,
 }
 
-/// The devices that each of one pod's claims would get of those that are free, or `None`.
+/// The devices that each of one pod's claims would get of those that are free, or `None`. `left` is what is left of the node's
+/// counters; of a pool of which something is overdrawn nothing is free.
 pub(crate) fn allocate(
     kind: &NodeKind,
     free: &DeviceSet,
+    left: &[i64],
     claims: &[&ClaimShape],
     tally: &mut Tally,
 ) -> Option<Vec<Vec<usize>>> {
-    let mut slots = Vec::new();
+    let mut all = Vec::new();
     for (claim, shape) in claims.iter().enumerate() {
         if shape.devices() > MAX_DEVICES_PER_CLAIM {
             return None;
         }
-        for (request, (selector, count)) in shape.requests.iter().enumerate() {
-            if *count == 0 {
-                continue;
-            }
-            let candidates = &kind.candidates(*selector)?.devices;
-            if candidates.common(free) < *count {
+        for request in 0..shape.requests.len() {
+            let asked = Asked::of(kind, free, claim, request, shape);
+            if asked.choices.is_empty() {
                 return None;
             }
-            slots.extend((0..*count).map(|at| Slot {
-                claim,
-                request,
-                candidates,
-                continues: at > 0,
-            }));
+            all.push(asked);
         }
     }
     let mut search = Search {
         kind,
         claims,
-        slots,
         free: free.clone(),
+        left: left.to_vec(),
         chosen: Vec::new(),
         steps_left: MAX_STEPS,
     };
-    let is_filled = search.fill();
+    let is_filled = search.fill(&all);
     tally.looks += (MAX_STEPS - search.steps_left) as u64;
     if !is_filled {
         tally.gave_up |= search.steps_left == 0;
         return None;
     }
     let mut granted = vec![Vec::new(); claims.len()];
-    for (slot, device) in search.slots.iter().zip(&search.chosen) {
-        granted[slot.claim].push(*device);
+    for chosen in &search.chosen {
+        granted[chosen.claim].push(chosen.device);
     }
     Some(granted)
 }
 
+impl Asked {
+    /// With the choices for which there are as many free devices.
+    fn of(
+        kind: &NodeKind,
+        free: &DeviceSet,
+        claim: usize,
+        request: usize,
+        shape: &ClaimShape,
+    ) -> Self {
+        let choices = shape.requests[request].choices.iter().enumerate();
+        let choices = choices.filter_map(|(number, (selector, count))| {
+            let matching = kind.candidates(*selector).map(|matching| &matching.devices);
+            let candidates = match matching {
+                Some(matching) if matching.common(free) < *count => return None,
+                Some(matching) if kind.has_counters() => matching.and(free),
+                Some(matching) => matching.clone(),
+                None if *count > 0 => return None,
+                None => DeviceSet::none(kind.devices()),
+            };
+            Some(Choice {
+                number,
+                count: *count,
+                candidates,
+            })
+        });
+        Self {
+            claim,
+            request,
+            choices: choices.collect(),
+        }
+    }
+}
+
 impl Search<'_> {
-    /// Fills the slots that are still empty; leaves everything as it was if that cannot be done.
-    fn fill(&mut self) -> bool {
-        let Some(slot) = self.slots.get(self.chosen.len()) else {
+    /// Finds the devices of some requests; leaves everything as it was if that cannot be done.
+    fn fill(&mut self, asked: &[Asked]) -> bool {
+        let Some((first, rest)) = asked.split_first() else {
             return true;
         };
-        let first = match (slot.continues, self.chosen.last()) {
-            (true, Some(previous)) => previous + 1,
-            _ => 0,
-        };
-        let candidates = slot.candidates;
-        for device in candidates.iter().skip_while(|device| *device < first) {
+        let of_claim = self.chosen.iter().filter(|it| it.claim == first.claim);
+        let room = MAX_DEVICES_PER_CLAIM.saturating_sub(of_claim.count());
+        first
+            .choices
+            .iter()
+            .any(|choice| choice.count <= room && self.choose(first, choice, choice.count, 0, rest))
+    }
+
+    /// Finds so many more devices by one choice, none before a place in the order, and those of the requests behind it.
+    fn choose(
+        &mut self,
+        asked: &Asked,
+        choice: &Choice,
+        missing: usize,
+        first: usize,
+        rest: &[Asked],
+    ) -> bool {
+        if missing == 0 {
+            return self.fill(rest);
+        }
+        let candidates = choice.candidates.iter();
+        for device in candidates.skip_while(|device| *device < first) {
             if self.steps_left == 0 {
                 return false;
             }
             self.steps_left -= 1;
-            if !self.free.contains(device) || !self.meets_constraints(device) {
+            let chosen = Chosen {
+                claim: asked.claim,
+                request: asked.request,
+                choice: choice.number,
+                device,
+            };
+            let is_open =
+                self.free.contains(device) && self.kind.counters.admit(&self.left, device);
+            if !is_open || !self.meets_constraints(chosen) {
                 continue;
             }
             self.free.remove(device);
-            self.chosen.push(device);
-            if self.fill() {
+            self.kind.counters.take(&mut self.left, device);
+            self.chosen.push(chosen);
+            if self.choose(asked, choice, missing - 1, device + 1, rest) {
                 return true;
             }
             self.chosen.pop();
+            self.kind.counters.give_back(&mut self.left, device);
             self.free.insert(device);
         }
         false
     }
 
-    /// Whether a device has, for each constraint on the slot that is filled next, the attribute, and
+    /// Whether a device has, for each constraint on what it is to be chosen for, the attribute, and
     /// with the value of those chosen before.
-    fn meets_constraints(&self, device: usize) -> bool {
-        let Some(slot) = self.slots.get(self.chosen.len()) else {
-            return false;
-        };
-        let constraints = &self.claims[slot.claim].constraints;
-        constraints
-            .iter()
-            .filter(|(covered, _)| covered.contains(&slot.request))
-            .all(|(covered, attribute)| {
-                let Some(value) = self.kind.value(device, attribute) else {
-                    return false;
-                };
-                let earlier = self.slots.iter().zip(&self.chosen).find(|(other, _)| {
-                    other.claim == slot.claim && covered.contains(&other.request)
-                });
-                earlier.is_none_or(|(_, other)| self.kind.value(*other, attribute) == Some(value))
-            })
+    fn meets_constraints(&self, next: Chosen) -> bool {
+        let constraints = self.claims[next.claim].constraints.iter();
+        let mut covering = constraints.filter(|it| it.covers(next.request, next.choice));
+        covering.all(|constraint| {
+            let attribute = &constraint.attribute;
+            let Some(value) = self.kind.value(next.device, attribute) else {
+                return false;
+            };
+            let earlier = self.chosen.iter().find(|other| {
+                other.claim == next.claim && constraint.covers(other.request, other.choice)
+            });
+            earlier.is_none_or(|other| self.kind.value(other.device, attribute) == Some(value))
+        })
     }
 }
 
@@ -158,7 +229,11 @@ mod tests {
     use super::*;
     use crate::{
         names::SelectorId,
-        placement::{fixtures, kind::Kinds},
+        placement::{
+            demand::{ConstraintShape, RequestShape},
+            fixtures,
+            kind::Kinds,
+        },
     };
 
     /// A node of devices, each with the numbers of the selectors it matches and maybe a group.
@@ -179,12 +254,15 @@ mod tests {
 
     /// A claim of requests, each a selector and a count; grouped if the requests named share a group.
     fn claim(requests: &[(u32, usize)], grouped: &[usize]) -> ClaimShape {
-        let constraint = (!grouped.is_empty()).then(|| (grouped.to_vec(), "group".into()));
+        let constraint = (!grouped.is_empty()).then(|| ConstraintShape {
+            covered: grouped.iter().map(|request| (*request, 0)).collect(),
+            attribute: "group".into(),
+        });
+        let of_one_choice = |(selector, count): &(u32, usize)| RequestShape {
+            choices: vec![(SelectorId(*selector), *count)],
+        };
         ClaimShape {
-            requests: requests
-                .iter()
-                .map(|(selector, count)| (SelectorId(*selector), *count))
-                .collect(),
+            requests: requests.iter().map(of_one_choice).collect(),
             constraints: constraint.into_iter().collect(),
         }
     }
@@ -192,7 +270,8 @@ mod tests {
     fn granted(kind: &NodeKind, claims: &[ClaimShape]) -> Option<Vec<Vec<usize>>> {
         let claims: Vec<&ClaimShape> = claims.iter().collect();
         let free = DeviceSet::of(kind.devices(), 0..kind.devices());
-        allocate(kind, &free, &claims, &mut Tally::default())
+        let left = kind.counters.total();
+        allocate(kind, &free, left, &claims, &mut Tally::default())
     }
 
     /// Whether it is given up, and how many devices are looked at.
@@ -200,7 +279,7 @@ mod tests {
         let claims: Vec<&ClaimShape> = claims.iter().collect();
         let free = DeviceSet::of(kind.devices(), 0..kind.devices());
         let mut tally = Tally::default();
-        allocate(kind, &free, &claims, &mut tally);
+        allocate(kind, &free, kind.counters.total(), &claims, &mut tally);
         tally
     }
 
@@ -245,6 +324,43 @@ mod tests {
             granted(&kind, &[claim(&[(0, MAX_DEVICES_PER_CLAIM + 1)], &[])]),
             None
         );
+    }
+
+    #[test]
+    fn a_choice_that_would_bring_a_claim_to_too_many_devices_is_passed_over() {
+        let devices: Vec<(&[u32], Option<&str>)> = vec![(&[0], None); 2 * MAX_DEVICES_PER_CLAIM];
+        let kind = kind(&devices);
+        let granted_with = |choices: &[usize]| {
+            let mut claim = claim(&[(0, 20), (0, 1)], &[]);
+            let choices = choices.iter().map(|count| (SelectorId(0), *count));
+            claim.requests[1].choices = choices.collect();
+            granted(&kind, &[claim]).map(|granted| granted[0].len())
+        };
+        assert_eq!(granted_with(&[12, 1]), Some(MAX_DEVICES_PER_CLAIM));
+        assert_eq!(granted_with(&[13, 1]), Some(21));
+        assert_eq!(granted_with(&[13, 14]), None);
+    }
+
+    #[test]
+    fn choices_are_tried_in_their_order_and_each_alone() {
+        let kind = kind(&[
+            (&[0], Some("a")),
+            (&[0], Some("b")),
+            (&[1], Some("b")),
+            (&[2], None),
+        ]);
+        let mut asked = claim(&[(0, 2), (1, 1)], &[]);
+        asked.requests[0].choices =
+            vec![(SelectorId(0), 3), (SelectorId(2), 1), (SelectorId(0), 1)];
+        assert_eq!(granted(&kind, &[asked.clone()]), Some(vec![vec![3, 2]]));
+        // The request and one alternative of the other share a group, which brings the first to its last choice.
+        asked.constraints = vec![ConstraintShape {
+            covered: vec![(0, 0), (0, 1), (0, 2), (1, 0)],
+            attribute: "group".into(),
+        }];
+        assert_eq!(granted(&kind, &[asked.clone()]), Some(vec![vec![1, 2]]));
+        asked.constraints[0].covered = vec![(0, 0), (0, 2), (1, 0)];
+        assert_eq!(granted(&kind, &[asked]), Some(vec![vec![3, 2]]));
     }
 
     /// Devices that could be first, each of which is tried with all that could be second; only the last is of their group.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::index::{CapacityIndex, IndexKey};
 
-/// Most indexes that are kept: one takes about a megabyte at 10,000 nodes.
+/// Most indexes that are kept: one takes one to two megabytes at 10,000 nodes.
 pub(crate) const MOST_INDEXES: usize = 64;
 
 /// Indexes by what they are about. What is dropped is built again when it is needed: the cache decides what a

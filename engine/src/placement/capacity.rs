@@ -4,10 +4,11 @@ use std::{fmt, sync::Arc};
 
 use super::{
     DeviceCharge,
-    allocator::{MAX_DEVICES_PER_CLAIM, Tally, allocate},
-    coallocation::{Allocator, Choice, PendingAllocation},
+    allocator::{MAX_DEVICES_PER_CLAIM, Tally},
+    coallocation::{Allocator, Choice, PendingAllocation, settled},
     demand::{ClaimShape, UnitShape},
-    kind::NodeKind,
+    device_set::DeviceSet,
+    kind::{Candidates, NodeKind},
     node::{NodeRecord, Occupancy},
     room::{NO_LIMIT, exclude_each_other},
 };
@@ -30,6 +31,10 @@ pub(crate) enum Cause {
     NotAllocatedYet,
     TooManyWays,
     DevicesInUse,
+    /// It asks for whole GPUs, and slices of them are in use.
+    CutGpus,
+    /// Too little is left of any GPU of which something is left.
+    SlicesInUse,
     Cpu,
     Memory,
     Pods,
@@ -71,6 +76,8 @@ impl fmt::Display for Cause {
             Self::NotAllocatedYet => "devices of another gang not allocated yet",
             Self::TooManyWays => "too many ways to allocate its devices",
             Self::DevicesInUse => "devices in use or tainted",
+            Self::CutGpus => "whole GPUs wait for slices to end",
+            Self::SlicesInUse => "enough memory on no GPU: slices in use",
             Self::Cpu => "too little cpu",
             Self::Memory => "too little memory",
             Self::Pods => "too many pods",
@@ -91,6 +98,34 @@ pub(crate) struct Rules {
     pub(crate) most_per_device: Option<DeviceCharge>,
 }
 
+/// What it costs to put one more unit on a node, where it goes by this: the least is the best fit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct FitCost {
+    /// GPUs of which nothing is in use that it takes, or of which it takes a slice.
+    pub(crate) opened: u64,
+    /// What its devices are charged as, in thousandths of a GPU.
+    pub(crate) gpus: i64,
+    /// The same, in bytes of memory.
+    pub(crate) vram: i64,
+}
+
+impl FitCost {
+    /// Of so many devices that share nothing, of which this is one.
+    fn of_alike(kind: &NodeKind, device: usize, count: usize) -> Self {
+        let charge = kind.charge_of(device).unwrap_or_default();
+        let times = i64::try_from(count).unwrap_or(i64::MAX);
+        Self {
+            opened: if kind.is_whole(device) {
+                count as u64
+            } else {
+                0
+            },
+            gpus: charge.gpus.0.saturating_mul(times),
+            vram: charge.vram.0.saturating_mul(times),
+        }
+    }
+}
+
 /// How many units a node holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Capacity {
@@ -98,13 +133,16 @@ pub(crate) struct Capacity {
     pub(crate) units: usize,
     /// Whether it may hold more: after these the allocation was given up.
     pub(crate) is_partial: bool,
+    /// What the first of them costs.
+    pub(crate) cost: FitCost,
 }
 
 impl Capacity {
-    const fn exactly(units: usize) -> Self {
+    fn exactly(units: usize, cost: FitCost) -> Self {
         Self {
             units,
             is_partial: false,
+            cost,
         }
     }
 
@@ -113,6 +151,7 @@ impl Capacity {
         Self {
             units: self.units.min(most),
             is_partial: self.is_partial && self.units < most,
+            cost: self.cost,
         }
     }
 }
@@ -196,46 +235,44 @@ impl Rules {
         shape: &UnitShape,
     ) -> Result<Capacity, Cause> {
         if !shape.needs_devices() {
-            return Ok(Capacity::exactly(NO_LIMIT));
+            return Ok(Capacity::exactly(NO_LIMIT, FitCost::default()));
         }
-        if let Some(units) = self.by_plain_count(&record.kind, occupancy, shape) {
+        if let Some((units, cost)) = self.by_plain_count(&record.kind, occupancy, shape) {
             return match units {
                 0 => Err(Cause::DevicesInUse),
-                units => Ok(Capacity::exactly(units)),
+                units => Ok(Capacity::exactly(units, cost)),
             };
         }
-        let open = shape
-            .claims
-            .iter()
-            .filter(|claim| claim.allocated.is_none());
-        let mut claims = open.map(|claim| &claim.shape);
+        let mut claims = shape.open_claims();
         let first = claims
             .next()
-            .map(|claim| self.allocation(&record.kind, claim))
+            .map(|claim| {
+                let allocation = self.allocation(record, claim);
+                allocation.map(|allocation| (claim, allocation))
+            })
             .transpose()?;
-        let Some(first) = first else {
-            return Ok(Capacity::exactly(NO_LIMIT));
+        let Some((first_claim, first)) = first else {
+            return Ok(Capacity::exactly(NO_LIMIT, FitCost::default()));
         };
         let mut count = first.count;
-        let mut simple = first.uniform && first.choice == Choice::Any;
+        let mut simple = first.uniform && first.choice == Choice::Any && first.from.is_some();
         for claim in claims {
-            let allocation = self.allocation(&record.kind, claim)?;
+            let allocation = self.allocation(record, claim)?;
             count += allocation.count;
-            simple &= allocation.choice == Choice::Any && allocation.candidates == first.candidates;
+            simple &= allocation.choice == Choice::Any && allocation.from == first.from;
         }
-        if simple {
-            if !occupancy.admits(&first) {
-                return Err(Cause::NotAllocatedYet);
-            }
-            return match first.candidates.common(&occupancy.free) / count.max(1) {
-                0 => Err(Cause::DevicesInUse),
-                units => Ok(Capacity::exactly(units)),
-            };
+        if simple && let Some((of, _)) = settled(&record.kind, first_claim, &record.tainted) {
+            return self.by_count(record, occupancy, shape, (of, count), &first);
         }
         let mut trial = occupancy.clone();
-        let mut units = 0;
+        let (mut units, mut cost) = (0, FitCost::default());
         let mut tally = Tally::default();
-        while units < NO_LIMIT && self.grant(record, &mut trial, shape, &mut tally).is_some() {
+        while units < NO_LIMIT
+            && let Some(grants) = self.grant(record, &mut trial, shape, &mut tally)
+        {
+            if units == 0 {
+                cost = Self::cost(&record.kind, occupancy, shape, &grants);
+            }
             units += 1;
             if tally.looks >= MOST_LOOKS_TO_COUNT as u64 {
                 tally.gave_up = true;
@@ -245,29 +282,114 @@ impl Rules {
         match units {
             0 if tally.gave_up => Err(Cause::TooManyWays),
             0 if !occupancy.admits(&first) => Err(Cause::NotAllocatedYet),
-            0 => Err(Cause::DevicesInUse),
+            0 => Err(Self::in_use(record, occupancy, shape)),
             units => Ok(Capacity {
                 units,
                 is_partial: tally.gave_up,
+                cost,
             }),
         }
     }
 
-    /// The common case, without an allocation: one claim with one request for any of devices that are alike,
-    /// on a node where nobody waits for devices. `None` if it is not that case, or the node does not have such
+    /// How many units fit that ask for so many each of any of some candidates, among which it makes no difference which of them are
+    /// taken.
+    fn by_count(
+        &self,
+        record: &NodeRecord,
+        occupancy: &Occupancy,
+        shape: &UnitShape,
+        (of, count): (&Candidates, usize),
+        pending: &PendingAllocation,
+    ) -> Result<Capacity, Cause> {
+        let kind = &record.kind;
+        let Some(any) = of.devices.iter().next().filter(|at| self.allows(kind, *at)) else {
+            return Err(Cause::OtherFlavor);
+        };
+        if !occupancy.admits(pending) {
+            return Err(Cause::NotAllocatedYet);
+        }
+        let together = of
+            .together
+            .count(&of.devices, &occupancy.free, &occupancy.left);
+        let units = together.unwrap_or(0) / count.max(1);
+        if units == 0 {
+            return Err(Self::in_use(record, occupancy, shape));
+        }
+        let mut cost = FitCost::of_alike(kind, any, count);
+        if kind.has_counters() {
+            let mut trial = occupancy.clone();
+            if let Some(grants) = self.grant(record, &mut trial, shape, &mut Tally::default()) {
+                cost = Self::cost(kind, occupancy, shape, &grants);
+            }
+        }
+        Ok(Capacity::exactly(units, cost))
+    }
+
+    /// What devices cost that are granted to one unit.
+    fn cost(
+        kind: &NodeKind,
+        occupancy: &Occupancy,
+        shape: &UnitShape,
+        grants: &[Vec<usize>],
+    ) -> FitCost {
+        let mut cost = FitCost::default();
+        let mut left = occupancy.left.clone();
+        let claims = shape.claims.iter().zip(grants);
+        let open = claims.filter(|(claim, _)| claim.allocated.is_none());
+        for device in open.flat_map(|(_, devices)| devices) {
+            let counters = &kind.counters;
+            if kind.is_whole(*device) || counters.is_pristine(&left, *device) {
+                cost.opened += 1;
+            }
+            counters.take(&mut left, *device);
+            let charge = kind.charge_of(*device).unwrap_or_default();
+            cost.gpus = cost.gpus.saturating_add(charge.gpus.0);
+            cost.vram = cost.vram.saturating_add(charge.vram.0);
+        }
+        cost
+    }
+
+    /// Why the devices are not to be had that a unit asks for.
+    fn in_use(record: &NodeRecord, occupancy: &Occupancy, shape: &UnitShape) -> Cause {
+        let kind = &record.kind;
+        if !kind.has_counters() {
+            return Cause::DevicesInUse;
+        }
+        let mut asked = DeviceSet::none(kind.devices());
+        for claim in shape.open_claims() {
+            asked.extend(&record.pending(claim, Allocator::Any).candidates);
+        }
+        let cut = |device: &usize| kind.counters.is_cut(&occupancy.left, *device);
+        if !asked.and(&occupancy.short).iter().any(|at| cut(&at)) {
+            Cause::DevicesInUse
+        } else if asked.iter().all(|device| kind.is_whole(device)) {
+            Cause::CutGpus
+        } else {
+            Cause::SlicesInUse
+        }
+    }
+
+    /// The common case, without an allocation: one claim with one request, of one choice, for any of devices that are alike and
+    /// share nothing, on a node where nobody waits for devices. `None` if it is not that case, or the node does not have such
     /// devices: then the long way finds out why.
     fn by_plain_count(
         &self,
         kind: &NodeKind,
         occupancy: &Occupancy,
         shape: &UnitShape,
-    ) -> Option<usize> {
+    ) -> Option<(usize, FitCost)> {
         let [claim] = shape.claims.as_slice() else {
             return None;
         };
-        let [(selector, count)] = claim.shape.requests.as_slice() else {
+        let [request] = claim.shape.requests.as_slice() else {
             return None;
         };
+        let [(selector, count)] = request.choices.as_slice() else {
+            return None;
+        };
+        if kind.has_counters() {
+            return None;
+        }
         let plain = claim.allocated.is_none() && claim.shape.constraints.is_empty();
         if !plain || *count > MAX_DEVICES_PER_CLAIM || !occupancy.pending.is_empty() {
             return None;
@@ -278,22 +400,33 @@ impl Rules {
         if !allowed || candidates.devices.len() < *count {
             return None;
         }
-        Some(candidates.devices.common(&occupancy.free) / (*count).max(1))
+        let cost = FitCost::of_alike(kind, first, *count);
+        let units = candidates.devices.common(&occupancy.free) / (*count).max(1);
+        Some((units, cost))
     }
 
     /// What a claim would wait for, if the node has such devices at all.
-    fn allocation(&self, kind: &NodeKind, claim: &ClaimShape) -> Result<PendingAllocation, Cause> {
+    fn allocation(
+        &self,
+        record: &NodeRecord,
+        claim: &ClaimShape,
+    ) -> Result<PendingAllocation, Cause> {
+        let kind = &record.kind;
         if claim.devices() > MAX_DEVICES_PER_CLAIM {
             return Err(Cause::ClaimTooLarge);
         }
-        let allocation = PendingAllocation::new(kind, claim, Allocator::Any);
-        for (selector, count) in &claim.requests {
-            let matching = kind.candidates(*selector);
-            if *count > matching.map_or(0, |matching| matching.devices.len()) {
+        let allocation = record.pending(claim, Allocator::Any);
+        for request in &claim.requests {
+            let mut choices = request.choices.iter();
+            let is_possible = choices.any(|(selector, count)| {
+                let matching = kind.candidates(*selector);
+                *count <= matching.map_or(0, |matching| matching.devices.len())
+            });
+            if !is_possible {
                 return Err(Cause::NoSuchDevices);
             }
         }
-        if allocation.candidates.len() < allocation.count {
+        if allocation.candidates.len() < claim.devices() {
             return Err(Cause::NoSuchDevices);
         }
         let allowed = |device| self.allows(kind, device);
@@ -354,7 +487,7 @@ impl Rules {
                     } else {
                         this_pod
                     };
-                    PendingAllocation::new(kind, &claim.shape, allocator)
+                    record.pending(&claim.shape, allocator)
                 })
                 .collect();
             if !pending.iter().all(|claim| occupancy.admits(claim)) {
@@ -365,10 +498,10 @@ impl Rules {
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)
                 .collect();
-            let granted = allocate(kind, &occupancy.free, &shapes, tally)?;
+            let granted = occupancy.allocate(kind, &shapes, tally)?;
             for (claim, devices) in asked.into_iter().zip(granted) {
                 for device in &devices {
-                    occupancy.free.remove(*device);
+                    occupancy.take(kind, *device);
                     if !self.allows(kind, *device) {
                         return None;
                     }

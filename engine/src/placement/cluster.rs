@@ -9,6 +9,7 @@ use std::{
 
 use super::{
     cache::IndexCache,
+    demand::UnitShape,
     held_back::HeldBack,
     index::{CapacityIndex, IndexKey},
     inventory::{DeviceCharge, Inventory},
@@ -360,6 +361,13 @@ impl Cluster {
     /// Whether a Topology came, changed or went after a moment.
     pub(crate) fn topologies_changed_since(&self, version: Version) -> bool {
         self.topologies > version
+    }
+
+    /// Whether no node ever holds more units of a shape for having less to give: then only what comes free can help it. Where
+    /// devices share counters this is so if it makes no difference which of them are taken first.
+    pub(super) fn is_monotone(&self, shape: &UnitShape) -> bool {
+        let mut open = shape.open_claims();
+        shape.is_monotone() && open.all(|claim| self.kinds.are_steady(claim))
     }
 
     /// The slots in which anything changed after a moment, each once.

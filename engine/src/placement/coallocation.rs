@@ -4,15 +4,35 @@
 //! between. So a plan puts a second pod whose claims are not allocated yet on a node only where the order cannot
 //! matter. The rule is the simplest that is sound: claims of different pods may wait on one node
 //!
-//! * if no device matches both of them: neither sees the other; or
-//! * if the very same devices match both, these are charged alike and belong to the same Flavors, and both claims
-//!   ask either for any of them, or for equally many that share the value of the same attribute. Then every order
-//!   leaves equally many (among equal groups first fit is as good as any choice), also when further devices
-//!   come free.
+//! * if no device matches both of them, and none that matches the one draws from a counter from which one draws that matches the
+//!   other: neither sees the other; or
+//! * if both [come to](NodeKind::settled) the very same devices, these are charged alike and belong to the same Flavors, it makes no
+//!   difference which of them are taken first, and both claims ask either for any of them, or for equally many that share the value
+//!   of the same attribute. Then every order leaves equally many (among equal groups first fit is as good as any choice), also
+//!   when further devices come free.
+//!
+//! Why counters change nothing in that: devices among which it makes no difference ([`Together`](super::counters::Together)) form
+//! groups. Of a group as many are to be had as are open, or as what is left of their common counters suffices for, whichever is less. Whichever
+//! of them is taken, both numbers are less by one, in this group and in no other, since what it draws besides is its own. What comes free
+//! makes no number less. So a claim for some of them is met exactly if the sum over all groups is as large, and every order of the same
+//! claims leaves the same sum. Nobody else draws from these counters meanwhile: whoever waits on the node and could is among those that come to
+//! the same devices. A pool that is overdrawn gives nothing to any of them, before and after.
+//!
+//! Why choices change nothing: a claim comes to the devices of one choice only if it is the first that there are devices for, and wherever a
+//! device of a later one is to be had one of the first is, whatever else is allocated: it lies inside the other. So kube-scheduler never gets
+//! to the later choices, or finds nothing in them. (What they match still counts as what the claim may see.)
+//!
+//! Where NVLink groups, say, are asked for, devices that share a counter must agree in the attribute: then each of its groups is a sum of
+//! whole groups, and the same holds for them. With choices besides, what lies inside another device might not agree with it: that is left
+//! out.
 //!
 //! Other pairs would work in some orders; they go to different nodes.
 
-use super::{demand::ClaimShape, device_set::DeviceSet, kind::NodeKind};
+use super::{
+    demand::{ClaimShape, RequestShape},
+    device_set::DeviceSet,
+    kind::{Candidates, NodeKind},
+};
 use crate::names::AttributeName;
 
 /// The pod for which a claim will be allocated. Claims of one pod are allocated together and need no rule among
@@ -31,16 +51,20 @@ pub(crate) enum Allocator {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PendingAllocation {
     allocator: Allocator,
-    /// Every device that matches some request of it.
+    /// Every device that matches some choice of some request of it.
     pub(crate) candidates: DeviceSet,
-    /// Whether it does not matter which of the candidates it gets.
+    /// Those, and all that draw from a counter from which one of them draws; `None`: no others.
+    reach: Option<DeviceSet>,
+    /// The devices to which it comes, if all its requests come to the same.
+    pub(crate) from: Option<DeviceSet>,
+    /// Whether it does not matter for its charge which of these it gets.
     pub(crate) uniform: bool,
     /// How many devices it asks for.
     pub(crate) count: usize,
     pub(crate) choice: Choice,
 }
 
-/// Which of its candidates a claim takes.
+/// Which of the devices to which it comes a claim takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Choice {
     /// Any of them.
@@ -51,37 +75,72 @@ pub(crate) enum Choice {
     Other,
 }
 
+/// The devices to which all requests of a claim come on a node of a kind, and how many it takes of them; `None` if they come to
+/// different ones, or to none.
+pub(crate) fn settled<'a>(
+    kind: &'a NodeKind,
+    shape: &ClaimShape,
+    tainted: &DeviceSet,
+) -> Option<(&'a Candidates, usize)> {
+    let mut found: Option<(&Candidates, usize)> = None;
+    for request in shape.requests.iter().filter(|it| asks(it)) {
+        let (candidates, count) = kind.settled(request, tainted)?;
+        found = match found {
+            None => Some((candidates, count)),
+            Some((first, sum)) if first.devices == candidates.devices => Some((first, sum + count)),
+            Some(_) => return None,
+        };
+    }
+    found
+}
+
+fn asks(request: &RequestShape) -> bool {
+    request.least() > 0
+}
+
 impl PendingAllocation {
-    pub(crate) fn new(kind: &NodeKind, shape: &ClaimShape, allocator: Allocator) -> Self {
-        let none = DeviceSet::none(kind.devices());
-        let mut requests = shape.requests.iter().filter(|(_, count)| *count > 0);
-        let matching = |selector| kind.candidates(selector);
-        let first = requests
-            .next()
-            .and_then(|(selector, _)| matching(*selector));
-        let mut candidates = first.map_or(none, |first| first.devices.clone());
-        let uniform = first.is_none_or(|first| first.uniform);
-        let mut alike = true;
-        for (selector, _) in requests {
-            let others = matching(*selector).map(|matching| &matching.devices);
-            alike &= others == Some(&candidates);
-            if let Some(others) = others {
-                candidates.extend(others);
+    pub(crate) fn new(
+        kind: &NodeKind,
+        tainted: &DeviceSet,
+        shape: &ClaimShape,
+        allocator: Allocator,
+    ) -> Self {
+        let mut candidates = DeviceSet::none(kind.devices());
+        let choices = shape.requests.iter().flat_map(|it| &it.choices);
+        for (selector, _) in choices.filter(|(_, count)| *count > 0) {
+            if let Some(matching) = kind.candidates(*selector) {
+                candidates.extend(&matching.devices);
             }
         }
-        let choice = match shape.constraints.as_slice() {
-            _ if !alike => Choice::Other,
-            [] => Choice::Any,
-            [(covered, attribute)] if covered.len() == shape.requests.len() => {
-                Choice::Group(attribute.clone())
+        let reach = kind.has_counters().then(|| {
+            let mut reach = candidates.clone();
+            for beside in candidates.iter().filter_map(|at| kind.counters.beside(at)) {
+                reach.extend(beside);
+            }
+            reach
+        });
+        let settled = settled(kind, shape, tainted);
+        let choice = match (settled, shape.constraints.as_slice()) {
+            (None, []) if shape.devices() == 0 => Choice::Any,
+            (None, _) => Choice::Other,
+            (Some((of, _)), _) if !of.together.is_countable() => Choice::Other,
+            (Some(_), []) => Choice::Any,
+            (Some((of, _)), [constraint])
+                if (shape.has_one_choice() || !kind.has_counters())
+                    && covers_all(shape, constraint.covered.len())
+                    && kind.agree_in_groups(of, &constraint.attribute) =>
+            {
+                Choice::Group(constraint.attribute.clone())
             }
             _ => Choice::Other,
         };
         Self {
             allocator,
             candidates,
-            uniform,
-            count: shape.devices(),
+            reach,
+            from: settled.map(|(of, _)| of.devices.clone()),
+            uniform: settled.is_none_or(|(of, _)| of.uniform),
+            count: settled.map_or_else(|| shape.devices(), |(_, count)| count),
             choice,
         }
     }
@@ -90,8 +149,21 @@ impl PendingAllocation {
     pub(crate) fn asks_like(&self, other: &Self) -> bool {
         self.count == other.count
             && self.choice == other.choice
+            && self.from == other.from
             && self.candidates == other.candidates
     }
+
+    /// Whether nothing of what it may see is what the other may get.
+    fn is_apart_from(&self, other: &Self) -> bool {
+        let reach = self.reach.as_ref().unwrap_or(&self.candidates);
+        reach.is_disjoint(&other.candidates)
+    }
+}
+
+/// Whether so many choices are all that a claim has.
+fn covers_all(shape: &ClaimShape, covered: usize) -> bool {
+    let choices = shape.requests.iter().map(|it| it.choices.len());
+    choices.sum::<usize>() == covered
 }
 
 /// Whether two claims may wait on one node.
@@ -99,10 +171,10 @@ pub(crate) fn may_share_a_node(one: &PendingAllocation, other: &PendingAllocatio
     if one.allocator == other.allocator && one.allocator != Allocator::Any {
         return true;
     }
-    if one.candidates.is_disjoint(&other.candidates) {
+    if one.is_apart_from(other) {
         return true;
     }
-    let alike = one.candidates == other.candidates && one.uniform && other.uniform;
+    let alike = one.from.is_some() && one.from == other.from && one.uniform && other.uniform;
     alike
         && match (&one.choice, &other.choice) {
             (Choice::Any, Choice::Any) => true,

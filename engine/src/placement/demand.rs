@@ -5,49 +5,100 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::room::exclude_each_other;
 use crate::{
-    model::{Claim, Gang, Pod, PodResources, TopologyRequest},
+    model::{Claim, DeviceChoice, DeviceRequest, Gang, Pod, PodResources, TopologyRequest},
     names::{AttributeName, ClaimUid, DeviceName, LevelName, NodeFilterId, NodeName, SelectorId},
 };
 
 /// A claim without its names.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClaimShape {
-    /// Selector and number of each request.
-    pub(crate) requests: Vec<(SelectorId, usize)>,
-    /// Which requests share a value of which attribute.
-    pub(crate) constraints: Vec<(Vec<usize>, AttributeName)>,
+    pub(crate) requests: Vec<RequestShape>,
+    pub(crate) constraints: Vec<ConstraintShape>,
+}
+
+/// A request without its names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RequestShape {
+    /// Selector and number of each choice, in the order in which they are tried.
+    pub(crate) choices: Vec<(SelectorId, usize)>,
+}
+
+impl RequestShape {
+    /// The fewest devices with which it is satisfied.
+    pub(crate) fn least(&self) -> usize {
+        let counts = self.choices.iter().map(|(_, count)| *count);
+        counts.min().unwrap_or(0)
+    }
+}
+
+/// That devices share a value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ConstraintShape {
+    /// Of which requests, by which choices, the devices do: in order.
+    pub(crate) covered: Vec<(usize, usize)>,
+    pub(crate) attribute: AttributeName,
+}
+
+impl ConstraintShape {
+    /// Whether it is about the devices of a request that are had by a choice.
+    pub(crate) fn covers(&self, request: usize, choice: usize) -> bool {
+        self.covered.binary_search(&(request, choice)).is_ok()
+    }
 }
 
 impl ClaimShape {
     pub(crate) fn new(claim: &Claim) -> Self {
-        let requests = claim
-            .requests
-            .iter()
-            .map(|request| (request.selector, request.count as usize))
-            .collect();
-        let constraints = claim
-            .constraints
-            .iter()
-            .map(|constraint| {
-                let covered = claim.requests.iter().enumerate().filter(|(_, request)| {
-                    constraint.requests.is_empty() || constraint.requests.contains(&request.name)
-                });
-                (
-                    covered.map(|(at, _)| at).collect(),
-                    constraint.attribute.clone(),
-                )
-            })
-            .collect();
+        let shape_of = |request: &DeviceRequest| RequestShape {
+            choices: request
+                .choices
+                .iter()
+                .map(|choice| (choice.selector, choice.count as usize))
+                .collect(),
+        };
+        let constraints = claim.constraints.iter().map(|constraint| {
+            let requests = claim.requests.iter().enumerate();
+            let choices = requests.flat_map(|(at, request)| {
+                let choices = request.choices.iter().enumerate();
+                choices.map(move |(choice, of)| (at, choice, request, of))
+            });
+            let covered = choices.filter(|(_, _, request, choice)| {
+                constraint.requests.is_empty() || names(&constraint.requests, request, choice)
+            });
+            ConstraintShape {
+                covered: covered.map(|(at, choice, ..)| (at, choice)).collect(),
+                attribute: constraint.attribute.clone(),
+            }
+        });
         Self {
-            requests,
-            constraints,
+            requests: claim.requests.iter().map(shape_of).collect(),
+            constraints: constraints.collect(),
         }
     }
 
-    /// How many devices it asks for.
+    /// How many devices it asks for at the least.
     pub(crate) fn devices(&self) -> usize {
-        self.requests.iter().map(|(_, count)| count).sum()
+        let least = self.requests.iter().map(RequestShape::least);
+        least.fold(0, usize::saturating_add)
     }
+
+    /// Whether no request has a second choice.
+    pub(crate) fn has_one_choice(&self) -> bool {
+        self.requests.iter().all(|it| it.choices.len() == 1)
+    }
+
+    /// Whether it waits for devices, be it for some that there never are.
+    pub(crate) fn needs_devices(&self) -> bool {
+        let asks = |request: &RequestShape| request.least() > 0 || request.choices.is_empty();
+        self.requests.iter().any(asks)
+    }
+}
+
+/// Whether a constraint names a choice of a request: by the request, whatever it gets, or as `request/alternative`.
+fn names(named: &[String], request: &DeviceRequest, choice: &DeviceChoice) -> bool {
+    named.iter().any(|named| {
+        let alternative = || named.strip_prefix(&request.name)?.strip_prefix('/');
+        *named == request.name || (choice.name.is_some() && alternative() == choice.name.as_deref())
+    })
 }
 
 /// A claim of a unit.
@@ -101,7 +152,7 @@ impl UnitShape {
     pub(crate) fn needs_devices(&self) -> bool {
         self.claims
             .iter()
-            .any(|claim| claim.allocated.is_none() && claim.shape.devices() > 0)
+            .any(|claim| claim.allocated.is_none() && claim.shape.needs_devices())
     }
 
     /// The same unit as far as devices and node filters go: what gangs with different cpu and memory have in
@@ -124,21 +175,31 @@ impl UnitShape {
         let plain = |claim: &UnitClaim| {
             claim.allocated.is_none()
                 && claim.shape.requests.len() <= 1
+                && claim.shape.has_one_choice()
                 && claim.shape.constraints.is_empty()
         };
         self.claims.len() <= 1 && self.claims.iter().all(plain)
     }
 
-    /// Whether a node never holds more units for having fewer free devices. It is certain where each unit has one
-    /// claim for devices of one kind; among several claims first fit may do better with less to choose from.
-    pub(crate) fn is_monotone(&self) -> bool {
-        let mut open = self.claims.iter().filter(|claim| claim.allocated.is_none());
-        let plain = |claim: &ClaimShape| match claim.constraints.as_slice() {
-            [] => claim.requests.len() <= 1,
-            [(covered, _)] => claim.requests.len() == 1 && covered.len() == 1,
-            _ => false,
+    /// Whether a node whose devices share nothing never holds more units for having fewer free devices. It is certain where each
+    /// unit has one claim for devices of one kind; among several claims, or choices, first fit may do better with less to choose from.
+    pub(super) fn is_monotone(&self) -> bool {
+        let mut open = self.open_claims();
+        let plain = |claim: &ClaimShape| {
+            claim.has_one_choice()
+                && match claim.constraints.as_slice() {
+                    [] => claim.requests.len() <= 1,
+                    [constraint] => claim.requests.len() == 1 && constraint.covered.len() == 1,
+                    _ => false,
+                }
         };
-        open.next().is_none_or(|claim| plain(&claim.shape)) && open.next().is_none()
+        open.next().is_none_or(plain) && open.next().is_none()
+    }
+
+    /// The claims whose devices are to be allocated.
+    pub(super) fn open_claims(&self) -> impl Iterator<Item = &ClaimShape> {
+        let open = self.claims.iter().filter(|claim| claim.allocated.is_none());
+        open.map(|claim| &claim.shape)
     }
 
     /// How many devices are to be allocated for it.
@@ -233,11 +294,6 @@ impl Demand {
     /// Whether it has pods that ask for different things.
     pub(crate) fn is_unequal(&self) -> bool {
         self.classes.len() > 1
-    }
-
-    /// Whether only what comes free can help it.
-    pub(crate) fn is_monotone(&self) -> bool {
-        self.classes.iter().all(|class| class.shape.is_monotone())
     }
 
     /// How many devices are to be allocated for it.

@@ -80,6 +80,24 @@ impl DeviceSet {
             .all(|(one, other)| one & !other == 0)
     }
 
+    /// The devices that are in both.
+    pub(crate) fn and(&self, other: &Self) -> Self {
+        self.by_word(other, |one, other| one & other)
+    }
+
+    /// The devices that are not in the other.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        self.by_word(other, |one, other| one & !other)
+    }
+
+    fn by_word(&self, other: &Self, make: impl Fn(u64, u64) -> u64) -> Self {
+        let rest = self.rest.iter().zip(&other.rest);
+        Self {
+            first: make(self.first, other.first),
+            rest: rest.map(|(one, other)| make(*one, *other)).collect(),
+        }
+    }
+
     /// Adds all devices of the other.
     pub(crate) fn extend(&mut self, other: &Self) {
         self.first |= other.first;
@@ -126,6 +144,8 @@ mod tests {
             prop_assert_eq!(one.is_disjoint(&other), ones.is_disjoint(&others));
             prop_assert_eq!(one.is_subset(&other), ones.is_subset(&others));
             prop_assert_eq!(one.contains(removed), ones.contains(&removed));
+            prop_assert!(one.and(&other).iter().eq(ones.intersection(&others).copied()));
+            prop_assert!(one.without(&other).iter().eq(ones.difference(&others).copied()));
             one.remove(removed);
             one.extend(&other);
             let mut all: BTreeSet<usize> = ones;

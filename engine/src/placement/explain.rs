@@ -17,7 +17,10 @@ use super::{
     search::Area,
     tree::{Label, NODE_LEVEL, ROOT, Tree, Width},
 };
-use crate::{model::PodResources, names::LevelName};
+use crate::{
+    model::PodResources,
+    names::{DeviceName, LevelName},
+};
 
 /// Most nodes, and most units, among which the largest part of a gang is searched exhaustively.
 pub(super) const EXHAUSTIVE: usize = 16;
@@ -524,11 +527,16 @@ impl<'a> Explanation<'a> {
     /// Who has what lacks on most of the nodes that have the devices.
     fn occupants(&self) -> Option<Occupants> {
         let fit = self.lacking()?;
+        if let Some(holders) = self.holders_of_slices(fit) {
+            return Some(holders);
+        }
         let asked = fit.resources.as_ref()?;
         let causes = fit.held.lacking.iter().rev();
         let (cause, nodes) = causes.max_by_key(|(_, nodes)| **nodes)?;
         let of_devices = [
             Cause::DevicesInUse,
+            Cause::CutGpus,
+            Cause::SlicesInUse,
             Cause::NotAllocatedYet,
             Cause::HeldDevicesUnknown,
         ];
@@ -549,6 +557,40 @@ impl<'a> Explanation<'a> {
                 let has = cause.share_of(&hold.resources, asked);
                 if has > 0 {
                     *gangs.entry(&hold.gang_name).or_default() += i128::from(has);
+                }
+            }
+        }
+        let gangs = gangs.into_iter().map(|(name, has)| (name.to_owned(), has));
+        Some(Occupants {
+            gangs: gangs.collect(),
+            is_partial: *nodes > MOST_OCCUPIED,
+        })
+    }
+
+    /// Who has slices of GPUs, where these are what lacks on most nodes: what helps is that they end.
+    fn holders_of_slices(&self, fit: &Fit<'_>) -> Option<Occupants> {
+        let causes = fit.excluded.iter().rev();
+        let (cause, nodes) = causes.max_by_key(|(_, nodes)| **nodes)?;
+        if !matches!(cause, Cause::CutGpus | Cause::SlicesInUse) {
+            return None;
+        }
+        let mut gangs: BTreeMap<&str, i128> = BTreeMap::new();
+        for slot in self.index(fit)?.left_out_for(cause).take(MOST_OCCUPIED) {
+            self.cluster.note_visits(1);
+            let record = self.cluster.record(slot)?;
+            let is_slice = |name: &DeviceName| {
+                let at = record.device_named(name);
+                at.is_some_and(|at| !record.kind.is_whole(at))
+            };
+            for hold in self.cluster.holds_in(slot) {
+                self.cluster.note_visits(1);
+                let of_slices = hold.claims.iter().filter(|claim| {
+                    let devices = claim.devices.as_ref();
+                    devices.is_none_or(|devices| devices.iter().any(is_slice))
+                });
+                let has: i128 = of_slices.map(|claim| i128::from(claim.gpus.0)).sum();
+                if has > 0 {
+                    *gangs.entry(&hold.gang_name).or_default() += has;
                 }
             }
         }

@@ -12,7 +12,7 @@ use std::{
 
 use super::{
     by_room::{ByRoom, Member},
-    capacity::{Cause, Rules},
+    capacity::{Cause, FitCost, Rules},
     cluster::Cluster,
     demand::UnitShape,
     most_left::{MostLeft, Part},
@@ -47,8 +47,11 @@ pub(crate) struct IndexKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
     units: u64,
+    /// What the first of them costs.
+    cost: FitCost,
     /// Whether it may hold more units.
     is_partial: bool,
+    /// In thousandths.
     gpus: u64,
     label: Label,
     domain: DomainId,
@@ -60,15 +63,39 @@ struct Entry {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Sums {
     units: u64,
+    /// Those of nodes on which the first of them goes to GPUs of which something is in use.
+    tucked: u64,
     gpus: u64,
+}
+
+impl Sums {
+    fn add(&mut self, entry: &Entry) {
+        self.units += entry.units;
+        self.tucked += entry.tucked();
+        self.gpus += entry.gpus;
+    }
+
+    fn subtract(&mut self, entry: &Entry) {
+        self.units -= entry.units;
+        self.tucked -= entry.tucked();
+        self.gpus -= entry.gpus;
+    }
+}
+
+impl Entry {
+    /// Its units, if the first of them goes to GPUs of which something is in use.
+    fn tucked(&self) -> u64 {
+        if self.cost.opened == 0 { self.units } else { 0 }
+    }
 }
 
 /// An area in the order in which areas are tried: the tightest first, among equals by place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    /// Units and free GPUs for a unit with devices: it goes where the fewest are left. GPUs and units for one
-    /// without: it stays clear of GPUs.
-    pub(crate) tightness: (u64, u64),
+    /// For a unit with devices what it costs there, units and free GPUs: it goes where it fits best, and of such places where the
+    /// fewest are left. Of a domain it is only told whether there is a node on which no GPU is opened for it. For one without devices
+    /// GPUs and units: it stays clear of GPUs.
+    pub(crate) tightness: (FitCost, u64, u64),
     pub(crate) label: Label,
     /// The slot of a node, the number of a domain.
     pub(crate) id: usize,
@@ -164,11 +191,10 @@ impl CapacityIndex {
             self.entries[slot] = Some(entry);
             self.partial += usize::from(entry.is_partial);
             for domain in tree.upwards(entry.domain) {
-                self.sums[domain].units += entry.units;
-                self.sums[domain].gpus += entry.gpus;
+                self.sums[domain].add(&entry);
             }
             if entry.units > 0 {
-                nodes.push(self.rank_of(entry.units, entry.gpus, entry.label, slot));
+                nodes.push(self.rank_of_node(&entry, slot));
                 places.push((entry.label, slot));
             } else if let Some((_, nodes)) = self.excluded.get_mut(entry.cause) {
                 *nodes += 1;
@@ -316,24 +342,25 @@ impl CapacityIndex {
         occupancy: &Occupancy,
     ) -> Option<Entry> {
         let place = tree.place(slot)?;
-        let devices = if self.by_devices {
-            &occupancy.free
+        let counted = if self.by_devices {
+            occupancy
         } else {
-            &record.empty.free
+            &record.empty
         };
         let IndexKey { rules, shape, .. } = &self.key;
         let capacity = self
             .remembered
             .device_capacity(rules, record, occupancy, shape);
-        let (units, is_partial, cause) = match capacity {
-            Ok(capacity) => (capacity.units as u64, capacity.is_partial, 0),
-            Err(cause) => (0, false, self.place_of(cause)),
+        let (units, is_partial, cost, cause) = match capacity {
+            Ok(of) => (of.units as u64, of.is_partial, of.cost, 0),
+            Err(cause) => (0, false, FitCost::default(), self.place_of(cause)),
         };
         Some(Entry {
             units,
+            cost,
             is_partial,
             cause,
-            gpus: record.kind.gpus_in(devices) as u64,
+            gpus: record.kind.gpus_in(&counted.free, &counted.left),
             label: place.label,
             domain: place.domain,
         })
@@ -365,12 +392,11 @@ impl CapacityIndex {
         if let Some(before) = before {
             self.partial -= usize::from(before.is_partial);
             for domain in tree.upwards(before.domain) {
-                self.sums[domain].units -= before.units;
-                self.sums[domain].gpus -= before.gpus;
+                self.sums[domain].subtract(&before);
                 stale.insert(domain);
             }
             if before.units > 0 {
-                let rank = self.rank_of(before.units, before.gpus, before.label, slot);
+                let rank = self.rank_of_node(&before, slot);
                 self.nodes.remove(&rank);
                 self.places.remove(&before.label);
             } else if let Some((_, nodes)) = self.excluded.get_mut(before.cause) {
@@ -380,12 +406,11 @@ impl CapacityIndex {
         if let Some(entry) = entry {
             self.partial += usize::from(entry.is_partial);
             for domain in tree.upwards(entry.domain) {
-                self.sums[domain].units += entry.units;
-                self.sums[domain].gpus += entry.gpus;
+                self.sums[domain].add(&entry);
                 stale.insert(domain);
             }
             if entry.units > 0 {
-                let rank = self.rank_of(entry.units, entry.gpus, entry.label, slot);
+                let rank = self.rank_of_node(&entry, slot);
                 self.nodes.insert(rank);
                 self.places.insert(entry.label, slot);
             } else if let Some((_, nodes)) = self.excluded.get_mut(entry.cause) {
@@ -486,7 +511,15 @@ impl CapacityIndex {
         let depth = tree.depth(domain);
         let sums = self.sums[domain];
         let first = tree.stretch(domain).filter(|_| sums.units > 0);
-        let rank = first.map(|(first, _)| self.rank_of(sums.units, sums.gpus, first, domain));
+        let cost = FitCost {
+            opened: u64::from(sums.tucked == 0),
+            ..FitCost::default()
+        };
+        let rank = first.map(|(first, _)| Rank {
+            tightness: self.tightness(cost, sums.units, sums.gpus),
+            label: first,
+            id: domain,
+        });
         let before = std::mem::replace(&mut self.ranks[domain], rank);
         if before == rank {
             return;
@@ -499,15 +532,19 @@ impl CapacityIndex {
         }
     }
 
-    fn rank_of(&self, units: u64, gpus: u64, label: Label, id: usize) -> Rank {
+    fn tightness(&self, cost: FitCost, units: u64, gpus: u64) -> (FitCost, u64, u64) {
+        if self.by_devices {
+            (cost, units, gpus)
+        } else {
+            (FitCost::default(), gpus, units)
+        }
+    }
+
+    fn rank_of_node(&self, entry: &Entry, slot: usize) -> Rank {
         Rank {
-            tightness: if self.by_devices {
-                (units, gpus)
-            } else {
-                (gpus, units)
-            },
-            label,
-            id,
+            tightness: self.tightness(entry.cost, entry.units, entry.gpus),
+            label: entry.label,
+            id: slot,
         }
     }
 
@@ -536,20 +573,36 @@ impl CapacityIndex {
     }
 
     /// The nodes or domains of a width in the order of their ranks, without those that cannot hold so many units.
-    pub(crate) fn tightest(&self, width: Width, units: u64) -> impl Iterator<Item = Rank> + '_ {
+    pub(crate) fn tightest<'a>(
+        &'a self,
+        width: Width,
+        units: u64,
+    ) -> impl Iterator<Item = Rank> + use<'a> {
         let listed = match width {
             Width::Node => Some(&self.nodes),
             Width::Depth(depth) => self.domains.get(depth),
         };
-        let least = Rank {
-            tightness: if self.by_devices { (units, 0) } else { (0, 0) },
-            label: 0,
-            id: 0,
+        let least = if self.by_devices { units } else { 0 };
+        let from = move |listed: &'a BTreeSet<Rank>, cost: FitCost| {
+            let first = Rank {
+                tightness: (cost, least, 0),
+                label: 0,
+                id: 0,
+            };
+            listed.range((Bound::Included(first), Bound::Unbounded))
         };
-        let listed = listed.into_iter();
-        listed
-            .flat_map(move |listed| listed.range((Bound::Included(least), Bound::Unbounded)))
-            .copied()
+        let mut ranks = listed.map(|listed| from(listed, FitCost::default()));
+        std::iter::from_fn(move || {
+            loop {
+                let rank = *ranks.as_mut()?.next()?;
+                let (cost, held, _) = rank.tightness;
+                if held >= least {
+                    return Some(rank);
+                }
+                // The first at this cost hold too little: on to those that hold enough.
+                ranks = listed.map(|listed| from(listed, cost));
+            }
+        })
     }
 
     /// The rank of one node or domain, if it holds so many units as far as devices go.
@@ -557,7 +610,7 @@ impl CapacityIndex {
         let rank = match width {
             Width::Node => {
                 let entry = self.entries.get(id)?.as_ref()?;
-                self.rank_of(entry.units, entry.gpus, entry.label, id)
+                self.rank_of_node(entry, id)
             }
             Width::Depth(_) => (*self.ranks.get(id)?)?,
         };
@@ -574,7 +627,27 @@ impl CapacityIndex {
         entry.map_or(0, |entry| entry.units)
     }
 
-    /// How many GPUs count for a node.
+    /// What the first unit costs on a node.
+    pub(crate) fn cost_on(&self, slot: usize) -> FitCost {
+        let entry = self.entries.get(slot).and_then(Option::as_ref);
+        entry.map_or_else(FitCost::default, |entry| entry.cost)
+    }
+
+    /// The nodes that hold no unit for a cause, if there are any.
+    pub(crate) fn left_out_for(&self, cause: &Cause) -> impl Iterator<Item = usize> + '_ {
+        let mut counted = self.excluded.iter();
+        let at = counted.position(|(known, nodes)| known == cause && *nodes > 0);
+        at.into_iter().flat_map(move |at| {
+            let entries = self.entries.iter().enumerate();
+            let left_out = entries.filter(move |(_, entry)| {
+                let entry = entry.as_ref();
+                entry.is_some_and(|entry| entry.units == 0 && entry.cause == at)
+            });
+            left_out.map(|(slot, _)| slot)
+        })
+    }
+
+    /// How many GPUs count for a node, in thousandths.
     pub(crate) fn gpus_on(&self, slot: usize) -> u64 {
         let entry = self.entries.get(slot).and_then(Option::as_ref);
         entry.map_or(0, |entry| entry.gpus)
@@ -585,7 +658,7 @@ impl CapacityIndex {
         self.sums.get(domain).map_or(0, |sums| sums.units)
     }
 
-    /// How many GPUs count for a domain.
+    /// How many GPUs count for a domain, in thousandths.
     pub(crate) fn gpus_in(&self, domain: DomainId) -> u64 {
         self.sums.get(domain).map_or(0, |sums| sums.gpus)
     }

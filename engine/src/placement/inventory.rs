@@ -30,6 +30,22 @@ impl DeviceCharge {
         })
     }
 
+    /// The lesser of each.
+    pub(crate) fn at_most(self, other: Self) -> Self {
+        Self {
+            gpus: self.gpus.min(other.gpus),
+            vram: self.vram.min(other.vram),
+        }
+    }
+
+    /// The larger of each.
+    pub(crate) fn at_least(self, other: Self) -> Self {
+        Self {
+            gpus: self.gpus.max(other.gpus),
+            vram: self.vram.max(other.vram),
+        }
+    }
+
     /// Whether neither part is larger.
     pub(crate) fn is_within(self, most: Self) -> bool {
         self.gpus <= most.gpus && self.vram <= most.vram

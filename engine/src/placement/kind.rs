@@ -4,14 +4,20 @@
 //! once, and how often a device request fits on a node is remembered by kind and set of free devices.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::{DeviceCharge, device_set::DeviceSet};
+use super::{
+    DeviceCharge,
+    counters::{Counters, Together},
+    demand::{ClaimShape, RequestShape},
+    device_set::DeviceSet,
+};
 use crate::{
     amount::{Amount, Overflow},
-    model::{Device, Node},
+    model::{Consumption, CounterSet, Device, Node},
     names::{AttributeName, FlavorName, SelectorId},
 };
 
@@ -27,6 +33,8 @@ pub(crate) struct Candidates {
     /// Whether they are charged alike and belong to the same Flavors: then it does not matter
     /// which of them a claim gets.
     pub(crate) uniform: bool,
+    /// How many of them can be allocated at once.
+    pub(crate) together: Together,
 }
 
 /// A device without its name.
@@ -36,6 +44,7 @@ struct DeviceFacts {
     gpus: Amount,
     vram: Amount,
     selectors: Arc<BTreeSet<SelectorId>>,
+    consumes: Arc<[Consumption]>,
 }
 
 /// What makes two nodes the same kind.
@@ -48,6 +57,8 @@ struct KindFacts {
     values: BTreeMap<AttributeName, Vec<Option<u32>>>,
     /// NVLink groups of two devices and more, in device order.
     groups: Vec<DeviceSet>,
+    /// What they share.
+    counter_sets: Arc<[CounterSet]>,
 }
 
 /// A kind of node.
@@ -56,8 +67,12 @@ pub(crate) struct NodeKind {
     pub(crate) id: KindId,
     facts: Arc<KindFacts>,
     candidates: BTreeMap<SelectorId, Candidates>,
-    /// Devices that are charged as GPUs.
+    /// Devices that are charged as GPUs and share nothing with others.
     gpus: DeviceSet,
+    /// What its devices share.
+    pub(crate) counters: Counters,
+    /// Devices that are charged as GPUs, or parts of them, and share something: the largest first.
+    parts: Vec<usize>,
 }
 
 /// Numbers in the order in which values occur first.
@@ -104,8 +119,10 @@ impl KindFacts {
                     gpus: device.gpus,
                     vram: device.vram,
                     selectors: device.selectors.clone(),
+                    consumes: Arc::clone(&device.consumes),
                 })
                 .collect(),
+            counter_sets: Arc::clone(&node.counter_sets),
             values,
             groups: members
                 .into_values()
@@ -120,8 +137,16 @@ impl NodeKind {
     fn new(id: KindId, facts: Arc<KindFacts>) -> Self {
         let devices = &facts.devices;
         let count = devices.len();
+        let consumes: Vec<Arc<[Consumption]>> = devices
+            .iter()
+            .map(|device| Arc::clone(&device.consumes))
+            .collect();
+        let counters = Counters::new(&facts.counter_sets, &consumes);
         let mut matching: BTreeMap<SelectorId, Vec<usize>> = BTreeMap::new();
         for (at, device) in devices.iter().enumerate() {
+            if counters.broken.contains(&at) {
+                continue;
+            }
             for selector in device.selectors.iter() {
                 matching.entry(*selector).or_default().push(at);
             }
@@ -139,16 +164,83 @@ impl NodeKind {
             .map(|(selector, members)| {
                 let uniform = alike(&members);
                 let devices = DeviceSet::of(count, members);
-                (selector, Candidates { devices, uniform })
+                let candidates = Candidates {
+                    uniform,
+                    together: Together::of(&counters, &devices, count),
+                    devices,
+                };
+                (selector, candidates)
             })
             .collect();
-        let gpus = (0..count).filter(|at| devices[*at].gpus > Amount::ZERO);
+        let gpus = (0..count)
+            .filter(|at| devices[*at].gpus > Amount::ZERO && !counters.broken.contains(at));
+        let (mut parts, gpus): (Vec<usize>, Vec<usize>) =
+            gpus.partition(|at| counters.beside(*at).is_some());
+        parts.sort_by_key(|at| Reverse(devices[*at].gpus));
         Self {
             id,
             candidates,
             gpus: DeviceSet::of(count, gpus),
+            counters,
+            parts,
             facts,
         }
+    }
+
+    /// Whether some devices share something.
+    pub(crate) fn has_counters(&self) -> bool {
+        !self.counters.is_empty()
+    }
+
+    /// What a request comes to on a node of this kind: the candidates of which it gets so many, whatever is free and whatever comes
+    /// free. `None` if that cannot be told, or if it never gets any.
+    ///
+    /// A choice counts if there are as many candidates for it. It decides if wherever a device of a later one is to be
+    /// had one of its own is (it lies inside the other): then kube-scheduler never comes to the later ones. What is `tainted` is
+    /// taken for what is never had, and also for what may be had again.
+    pub(crate) fn settled(
+        &self,
+        request: &RequestShape,
+        tainted: &DeviceSet,
+    ) -> Option<(&Candidates, usize)> {
+        let mut possible = request.choices.iter().filter_map(|(selector, count)| {
+            let candidates = self.candidates(*selector)?;
+            (candidates.devices.len() >= *count).then_some((candidates, *count))
+        });
+        let (first, count) = possible.next()?;
+        let usable = first.devices.without(tainted);
+        possible
+            .all(|(later, of_later)| {
+                count <= of_later
+                    && later.devices.iter().all(|device| {
+                        self.counters.has_inside(device, &first.devices)
+                            && (tainted.contains(device)
+                                || self.counters.has_inside(device, &usable))
+                    })
+            })
+            .then_some((first, count))
+    }
+
+    /// Whether devices that draw from common counters agree in what they have of an attribute.
+    pub(crate) fn agree_in_groups(&self, candidates: &Candidates, name: &AttributeName) -> bool {
+        candidates.together.groups().iter().all(|group| {
+            let mut values = group.devices.iter().map(|at| self.value(at, name));
+            let first = values.next();
+            values.all(|value| Some(value) == first)
+        })
+    }
+
+    /// Whether a node of this kind never holds more of a claim for having less to give. The claim has a single request at most, and
+    /// this has one choice.
+    fn is_steady(&self, claim: &ClaimShape) -> bool {
+        let choices = claim.requests.iter().flat_map(|it| &it.choices);
+        let mut matching = choices.filter_map(|(selector, _)| self.candidates(*selector));
+        matching.all(|candidates| {
+            let constraints = &claim.constraints;
+            let mut named = constraints.iter().map(|it| &it.attribute);
+            candidates.together.is_countable()
+                && named.all(|name| self.agree_in_groups(candidates, name))
+        })
     }
 
     /// How many devices a node of this kind has.
@@ -189,9 +281,53 @@ impl NodeKind {
         charges.try_fold(DeviceCharge::default(), DeviceCharge::add)
     }
 
-    /// How many GPUs are among these.
-    pub(crate) fn gpus_in(&self, devices: &DeviceSet) -> usize {
-        self.gpus.common(devices)
+    /// How many GPUs are left among free devices, in thousandths: of what shares counters as much as can be
+    /// allocated if the largest devices go first.
+    pub(crate) fn gpus_in(&self, free: &DeviceSet, left: &[i64]) -> u64 {
+        let whole = self.gpus.common(free) as u64 * Amount::ONE_GPU.0.unsigned_abs();
+        whole.saturating_add(self.parts_in(free, left))
+    }
+
+    /// What free devices are charged as, in thousandths of a GPU: of what shares counters as much as can be allocated if the largest
+    /// devices go first.
+    pub(crate) fn idle_in(&self, free: &DeviceSet, left: &[i64]) -> i128 {
+        let alone = free.iter().filter(|at| self.counters.beside(*at).is_none());
+        let charges = alone.filter_map(|at| self.charge_of(at));
+        let alone: i128 = charges.map(|charge| i128::from(charge.gpus.0)).sum();
+        alone + i128::from(self.parts_in(free, left))
+    }
+
+    fn parts_in(&self, free: &DeviceSet, left: &[i64]) -> u64 {
+        if self.parts.is_empty() {
+            return 0;
+        }
+        let mut left = left.to_vec();
+        let mut parts: u64 = 0;
+        for at in self.parts.iter().filter(|at| free.contains(**at)) {
+            if self.counters.admit(&left, *at) {
+                self.counters.take(&mut left, *at);
+                let charge = self.facts.devices[*at].gpus;
+                parts = parts.saturating_add(charge.0.unsigned_abs());
+            }
+        }
+        parts
+    }
+
+    /// How many devices may come free with a device, itself among them: at most those that draw from the same counters.
+    pub(crate) fn freed_with(&self, device: usize) -> usize {
+        self.counters.beside(device).map_or(1, DeviceSet::len)
+    }
+
+    /// The most devices that may come free with one.
+    pub(crate) fn most_freed(&self) -> usize {
+        let freed = (0..self.devices()).map(|device| self.freed_with(device));
+        freed.max().unwrap_or(1)
+    }
+
+    /// Whether a device is a GPU as a whole, or more than one.
+    pub(crate) fn is_whole(&self, device: usize) -> bool {
+        let device = self.facts.devices.get(device);
+        device.is_some_and(|device| device.gpus >= Amount::ONE_GPU)
     }
 
     /// How many NVLink groups are whole before and would be only partly free afterwards.
@@ -218,6 +354,8 @@ struct Known {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Kinds {
     known: BTreeMap<Arc<KindFacts>, Known>,
+    /// Those whose devices share something.
+    sharing: BTreeMap<KindId, Arc<NodeKind>>,
     created: u64,
 }
 
@@ -232,6 +370,9 @@ impl Kinds {
         self.created += 1;
         let facts = Arc::new(facts);
         let kind = Arc::new(NodeKind::new(KindId(self.created), Arc::clone(&facts)));
+        if kind.has_counters() {
+            self.sharing.insert(kind.id, Arc::clone(&kind));
+        }
         let known = Known {
             kind: Arc::clone(&kind),
             nodes: 1,
@@ -246,8 +387,14 @@ impl Kinds {
             known.nodes -= 1;
             if known.nodes == 0 {
                 self.known.remove(&kind.facts);
+                self.sharing.remove(&kind.id);
             }
         }
+    }
+
+    /// Whether no node holds more of a claim of one choice for having less to give. It looks at the kinds whose devices share something.
+    pub(crate) fn are_steady(&self, claim: &ClaimShape) -> bool {
+        self.sharing.values().all(|kind| kind.is_steady(claim))
     }
 }
 

@@ -13,7 +13,8 @@
 //!   them; [`remembered`]: on nodes that are alike; [`by_room`]: and what else is left there; [`cache`]: the indexes that
 //!   are kept.
 //! * [`demand`]: a gang without its names. [`capacity`]: how many of its units one node holds.
-//! * [`allocator`]: kube-scheduler's allocator, simulated; [`coallocation`]: when several pods may wait for it.
+//! * [`allocator`]: kube-scheduler's allocator, simulated; [`counters`]: what devices share; [`coallocation`]: when several pods
+//!   may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
 //! * [`holds_still`](mod@holds_still): whether a place that was found is one still. [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
 //!   [`repair`]: what is wrong with nodes, and what would be free there without it.
@@ -26,6 +27,7 @@ mod cache;
 mod capacity;
 mod cluster;
 mod coallocation;
+mod counters;
 mod demand;
 mod device_set;
 mod effort;
@@ -52,7 +54,7 @@ mod version;
 
 pub(crate) use areas::{Roomy, areas, units_if_empty};
 pub(crate) use cluster::{Cluster, NodeChange, View};
-pub(crate) use demand::{Demand, Signature, claims_of};
+pub(crate) use demand::{Demand, RequestShape, Signature, claims_of};
 pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use holds_still::holds_still;
@@ -152,7 +154,8 @@ pub(crate) struct Unfit {
 /// Gangs that have what lacks on nodes that have the devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Occupants {
-    /// By `namespace/name`: how much of it they have, or with how many pods they stand in the way.
+    /// By `namespace/name`: how much of it they have (of slices, in thousandths of a GPU), or with how many pods they stand in the
+    /// way.
     pub(crate) gangs: BTreeMap<String, i128>,
     /// Whether not all of these nodes were looked at.
     pub(crate) is_partial: bool,
@@ -221,7 +224,7 @@ pub(crate) fn plan_since(
         return plan(cluster, &View::Now, request, effort);
     };
     let apart = grown.len() <= MOST_SLOTS_APART
-        && class.shape.is_monotone()
+        && cluster.is_monotone(&class.shape)
         && !cluster.topologies_changed_since(refused.as_of);
     let goal = if apart {
         search::Goal::WhereAmong(&grown)
@@ -261,7 +264,8 @@ pub(crate) fn may_fit_since(
         return false;
     };
     let worth_a_look = |slot: usize| probe.is_worth_a_look(cluster, slot, view);
-    if request.demand.is_monotone() {
+    let mut classes = request.demand.classes.iter();
+    if classes.all(|class| cluster.is_monotone(&class.shape)) {
         cluster.grown_since(refused.as_of).any(worth_a_look)
     } else {
         cluster.changed_since(refused.as_of).any(worth_a_look)

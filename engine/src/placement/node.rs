@@ -8,6 +8,7 @@ use std::{
 use super::{
     allocator::{Tally, allocate},
     coallocation::{Allocator, PendingAllocation, may_share_a_node},
+    counters::Left,
     demand::ClaimShape,
     device_set::DeviceSet,
     kind::NodeKind,
@@ -23,11 +24,15 @@ use crate::{
 pub(crate) struct Occupancy {
     /// Why nothing new may be planned here, whatever is free.
     pub(crate) block: Option<NodeBlock>,
-    /// Devices that a new claim may get.
+    /// Devices that a new claim may get, each by itself.
     pub(crate) free: DeviceSet,
+    /// Devices with which nothing is wrong and that no claim has, but of what they share with others too little is left.
+    pub(crate) short: DeviceSet,
+    /// What is left of the counters that devices share.
+    pub(crate) left: Left,
     /// What is left besides devices. Every index that lists nodes by it has this one, and no copy.
     pub(crate) room: Arc<Room>,
-    /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`.
+    /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`, and what they draw is of `left`.
     pub(crate) pending: Vec<PendingAllocation>,
     /// Whether somebody holds devices here and it is not known which: then nothing new can be planned.
     pub(crate) undetermined: bool,
@@ -42,6 +47,8 @@ pub(crate) struct NodeRecord {
     pub(crate) node: Node,
     pub(crate) kind: Arc<NodeKind>,
     device_at: BTreeMap<DeviceName, usize>,
+    /// Devices that are not usable, as the node says.
+    pub(crate) tainted: DeviceSet,
     /// As it is.
     pub(crate) now: Occupancy,
     /// As if nothing ran there, nothing was tainted and nothing blocked the node.
@@ -56,14 +63,20 @@ impl NodeRecord {
         let device_at = names
             .map(|(at, device)| (device.name.clone(), at))
             .collect();
-        let empty = Occupancy {
+        let mut empty = Occupancy {
             block: None,
             free: DeviceSet::of(count, 0..count),
+            short: DeviceSet::none(count),
+            left: kind.counters.total().clone(),
             room: Arc::new(Room::of(&node.allocatable)),
             pending: Vec::new(),
             undetermined: false,
         };
+        empty.leave_out_short(&kind);
+        let tainted = node.devices.iter().enumerate();
+        let tainted = tainted.filter(|(_, device)| !device.usable);
         Self {
+            tainted: DeviceSet::of(count, tainted.map(|(at, _)| at)),
             node,
             kind,
             device_at,
@@ -100,20 +113,29 @@ impl NodeRecord {
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
         released: &Released<'a>,
     ) -> Occupancy {
+        let count = self.node.devices.len();
         let mut occupancy = Occupancy {
             block: self.node.block,
+            free: DeviceSet::of(count, 0..count),
+            short: DeviceSet::none(count),
+            left: self.kind.counters.total().clone(),
             ..self.empty.clone()
         };
+        // Whatever has it: one that the API server calls allocated draws from counters once, whoever else names it.
+        let mut taken = DeviceSet::none(count);
         let mut allocated: BTreeSet<&ClaimUid> = BTreeSet::new();
         let given_back: BTreeSet<&DeviceName> = released.values().copied().flatten().collect();
         for (at, device) in self.node.devices.iter().enumerate() {
-            let taken = device
+            let holder = device
                 .allocated_to
                 .as_ref()
                 .filter(|uid| !released.contains_key(uid));
-            allocated.extend(taken);
+            allocated.extend(holder);
+            if holder.is_some() {
+                taken.insert(at);
+            }
             let usable = device.usable || given_back.contains(&device.name);
-            if taken.is_some() || !usable {
+            if !usable {
                 occupancy.free.remove(at);
             }
         }
@@ -131,9 +153,16 @@ impl NodeRecord {
                 let Some(devices) = devices else { continue };
                 allocated.insert(&claim.uid);
                 for device in devices.iter().filter_map(|name| self.device_named(name)) {
-                    occupancy.free.remove(device);
+                    taken.insert(device);
                 }
             }
+        }
+        occupancy.free = occupancy.free.without(&taken);
+        if self.kind.has_counters() {
+            for device in taken.iter() {
+                self.kind.counters.take(&mut occupancy.left, device);
+            }
+            occupancy.leave_out_short(&self.kind);
         }
         self.reserve_for_pending(&mut occupancy, holds, allocated);
         occupancy
@@ -184,12 +213,12 @@ impl NodeRecord {
             let shapes: Vec<&ClaimShape> = shapes.iter().collect();
             let pending = shapes
                 .iter()
-                .map(|shape| PendingAllocation::new(&self.kind, shape, Allocator::Held(pod)));
+                .map(|shape| self.pending(shape, Allocator::Held(pod)));
             occupancy.pending.extend(pending);
-            match allocate(&self.kind, &occupancy.free, &shapes, &mut Tally::default()) {
+            match occupancy.allocate(&self.kind, &shapes, &mut Tally::default()) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
-                        occupancy.free.remove(device);
+                        occupancy.take(&self.kind, device);
                     }
                 }
                 None => occupancy.undetermined = true,
@@ -198,7 +227,54 @@ impl NodeRecord {
     }
 }
 
+impl NodeRecord {
+    /// A claim that is to be allocated here.
+    pub(crate) fn pending(&self, shape: &ClaimShape, allocator: Allocator) -> PendingAllocation {
+        PendingAllocation::new(&self.kind, &self.tainted, shape, allocator)
+    }
+}
+
 impl Occupancy {
+    /// What kube-scheduler would allocate to the claims of one pod.
+    pub(crate) fn allocate(
+        &self,
+        kind: &NodeKind,
+        claims: &[&ClaimShape],
+        tally: &mut Tally,
+    ) -> Option<Vec<Vec<usize>>> {
+        allocate(kind, &self.free, &self.left, claims, tally)
+    }
+
+    /// A device that is free is so no more, nor what too little is left for then.
+    pub(crate) fn take(&mut self, kind: &NodeKind, device: usize) {
+        self.free.remove(device);
+        let Some(beside) = kind.counters.beside(device) else {
+            return;
+        };
+        kind.counters.take(&mut self.left, device);
+        for other in beside.and(&self.free).iter() {
+            if !kind.counters.admit(&self.left, other) {
+                self.free.remove(other);
+                self.short.insert(other);
+            }
+        }
+    }
+
+    /// Of what is free, that is free no more of which too little is left.
+    fn leave_out_short(&mut self, kind: &NodeKind) {
+        if !kind.has_counters() {
+            return;
+        }
+        let overdrawn = kind.counters.overdrawn(&self.left);
+        for device in self.free.clone().iter() {
+            let counters = &kind.counters;
+            if counters.draws_from(device, &overdrawn) || !counters.admit(&self.left, device) {
+                self.free.remove(device);
+                self.short.insert(device);
+            }
+        }
+    }
+
     /// Nothing is free on a node.
     pub(crate) fn reserved(node: &Node) -> Self {
         Self {
@@ -212,6 +288,8 @@ impl Occupancy {
         Self {
             block: None,
             free: DeviceSet::none(devices),
+            short: DeviceSet::none(devices),
+            left: Left::new(),
             room: Arc::new(Room::of(&PodResources::default())),
             pending: Vec::new(),
             undetermined: true,
@@ -233,6 +311,11 @@ impl Occupancy {
         };
         (self.block.is_some() || other.block.is_none())
             && self.free.is_subset(&other.free)
+            && self
+                .left
+                .iter()
+                .zip(&other.left)
+                .all(|(own, other)| own <= other)
             && self.room.lies_within(&other.room)
             && (self.undetermined || !other.undetermined)
             && other.pending.iter().all(waits_too)

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{
     PlacedUnit,
     capacity::Grants,
+    counters::Left,
     device_set::DeviceSet,
     kind::KindId,
     node::Occupancy,
@@ -145,7 +146,7 @@ impl Search<'_> {
         }
         Some((
             record.kind.id,
-            &occupancy.free,
+            (&occupancy.free, &occupancy.left, &record.tainted),
             &*occupancy.room,
             &record.node.filters,
         ))
@@ -153,7 +154,12 @@ impl Search<'_> {
 }
 
 /// See [`Search::likeness`].
-type Likeness<'a> = (KindId, &'a DeviceSet, &'a Room, &'a BTreeSet<NodeFilterId>);
+type Likeness<'a> = (
+    KindId,
+    (&'a DeviceSet, &'a Left, &'a DeviceSet),
+    &'a Room,
+    &'a BTreeSet<NodeFilterId>,
+);
 
 /// A search of every way to put units on nodes.
 struct Exhaustive<'a> {

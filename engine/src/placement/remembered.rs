@@ -1,9 +1,11 @@
-//! How many units nodes hold, remembered by what decides it: the kind of node, and which of its devices are free.
+//! How many units nodes hold, remembered by what decides it: the kind of node, which of its devices are free, and what is left
+//! of what they share.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
 use super::{
     capacity::{Capacity, Cause, Rules},
+    counters::Left,
     demand::UnitShape,
     device_set::DeviceSet,
     kind::KindId,
@@ -13,10 +15,13 @@ use super::{
 /// Most answers that are remembered.
 pub(super) const MOST_REMEMBERED: usize = 4096;
 
+/// A kind of node, its devices that are free, those of which too little is left, what is left, and those that are tainted.
+type Alike = (KindId, DeviceSet, DeviceSet, Left, DeviceSet);
+
 /// The answers for one unit by one set of rules. They decide what a question costs, never what the answer is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Remembered {
-    capacities: RefCell<BTreeMap<(KindId, DeviceSet), Result<Capacity, Cause>>>,
+    capacities: RefCell<BTreeMap<Alike, Result<Capacity, Cause>>>,
 }
 
 impl Remembered {
@@ -29,13 +34,20 @@ impl Remembered {
         shape: &UnitShape,
     ) -> Result<Capacity, Cause> {
         // Where counting suffices there is nothing to remember; what waits on a node, and a claim's node, are its own.
+        let is_counted = shape.is_plain() && !record.kind.has_counters();
         let is_tied = |claim: &super::demand::UnitClaim| claim.allocated.is_some();
-        if shape.is_plain() || !occupancy.pending.is_empty() || shape.claims.iter().any(is_tied) {
+        if is_counted || !occupancy.pending.is_empty() || shape.claims.iter().any(is_tied) {
             return rules.device_capacity(record, occupancy, shape);
         }
         Rules::may_run(record, occupancy, shape)?;
         let mut capacities = self.capacities.borrow_mut();
-        let alike = (record.kind.id, occupancy.free.clone());
+        let alike = (
+            record.kind.id,
+            occupancy.free.clone(),
+            occupancy.short.clone(),
+            occupancy.left.clone(),
+            record.tainted.clone(),
+        );
         if let Some(capacity) = capacities.get(&alike) {
             return capacity.clone();
         }

@@ -1,6 +1,7 @@
 //! Which domains come into question for a gang, and in which order they are tried.
 //!
-//! From the narrowest width to the widest; within a width the tightest first: the one with the fewest devices left
+//! From the narrowest width to the widest; within a width the one first where a unit fits best: where the fewest GPUs are opened
+//! for it, then, of nodes, where its devices are charged least. Then the tightest: the one with the fewest devices left
 //! for such units, then the fewest GPUs, then the one whose surroundings are tightest, innermost first; among equals
 //! one that leaves NVLink groups whole, or holds the gang in a single accelerator domain; then by place.
 

@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::{
-    capacity::{Capacity, Cause},
+    capacity::{Capacity, Cause, FitCost},
+    counters::Left,
     device_set::DeviceSet,
     kind::KindId,
     pack::Trials,
@@ -27,6 +28,9 @@ pub(super) struct Member {
 struct Part {
     members: Range<usize>,
     units: u64,
+    /// What the first of them costs, where that is told of the part as a whole.
+    cost: FitCost,
+    /// In thousandths.
     free_gpus: u64,
     groups_broken: usize,
 }
@@ -100,10 +104,10 @@ impl Search<'_> {
         if !class.shape.needs_devices() {
             return vec![0; slots.len()];
         }
-        let mut known: BTreeMap<(KindId, &DeviceSet), usize> = BTreeMap::new();
+        let mut known: BTreeMap<(KindId, &DeviceSet, &Left), usize> = BTreeMap::new();
         let broken = |slot: &usize| {
             let (record, occupancy) = self.node(*slot)?;
-            let alike = (record.kind.id, &occupancy.free);
+            let alike = (record.kind.id, &occupancy.free, &occupancy.left);
             if let Some(broken) = known.get(&alike) {
                 return Some(*broken);
             }
@@ -172,6 +176,7 @@ impl Search<'_> {
         let nodes = places.iter().zip(broken).map(|(at, groups_broken)| Part {
             members: *at..*at + 1,
             units: members[*at].units,
+            cost: index.cost_on(members[*at].slot),
             free_gpus: index.gpus_on(members[*at].slot),
             groups_broken,
         });
@@ -199,6 +204,7 @@ impl Search<'_> {
         });
         Part {
             units: units.map(|member| member.units).sum(),
+            cost: FitCost::default(),
             free_gpus: gpus,
             groups_broken: 0,
             members: stretch,
@@ -239,12 +245,12 @@ impl Search<'_> {
             let mut members = self.members(class, area, trials);
             members.sort_by_cached_key(|member| {
                 let gpus = self.node(member.slot).map_or(0, |(record, occupancy)| {
-                    let devices = if needs_devices {
-                        &occupancy.free
+                    let counted = if needs_devices {
+                        occupancy
                     } else {
-                        &record.empty.free
+                        &record.empty
                     };
-                    record.kind.gpus_in(devices)
+                    record.kind.gpus_in(&counted.free, &counted.left)
                 });
                 let label = self.tree.place(member.slot).map(|place| place.label);
                 (Reverse(used.contains(&member.slot)), gpus, label)
@@ -271,12 +277,13 @@ fn parts(tree: &Tree, members: &[Member], area: Range<usize>, depth: usize) -> V
     parts
 }
 
-/// The fewest parts that hold the units, largest first, the last one the tightest that suffices; each with
-/// how many it takes.
+/// The fewest parts that hold the units, largest first, the last one that of those that suffice where the unit fits best, and of these the
+/// tightest; each with how many it takes.
 fn cover(mut parts: Vec<Part>, units: u64) -> Option<Vec<(Part, u64)>> {
     parts.sort_by_key(|part| {
         (
             Reverse(part.units),
+            part.cost,
             part.free_gpus,
             part.groups_broken,
             part.members.start,
@@ -294,8 +301,10 @@ fn cover(mut parts: Vec<Part>, units: u64) -> Option<Vec<(Part, u64)>> {
             continue;
         }
         let enough = parts[at..].iter().take_while(|part| part.units >= rest);
-        let tightest = enough.map(|part| part.units).min()?;
-        let part = parts[at..].iter().find(|part| part.units == tightest)?;
+        let best = enough.map(|part| (part.cost, part.units)).min()?;
+        let part = parts[at..]
+            .iter()
+            .find(|part| (part.cost, part.units) == best)?;
         chosen.push((part.clone(), rest));
         rest = 0;
     }

@@ -13,7 +13,7 @@ use crate::{
     amount::{Amount, FlavorResource, Overflow, Resource},
     model::{PodResources, Team},
     names::{DeviceName, FlavorName, NodeName, SelectorId},
-    placement::{Cluster, Demand, DeviceCharge},
+    placement::{Cluster, Demand, DeviceCharge, RequestShape},
 };
 
 /// Amounts by Flavor and resource, none of them zero.
@@ -69,8 +69,8 @@ pub(crate) fn assignments(team: &Team, tree: &mut QuotaTree) -> Vec<Assignment> 
 pub(crate) struct Totals {
     /// Of its pods; `None` if a sum does not fit.
     resources: Option<PodResources>,
-    /// Devices that are to be allocated, by selector.
-    devices: BTreeMap<SelectorId, usize>,
+    /// What is to be allocated: how often by which request.
+    requests: BTreeMap<RequestShape, usize>,
     /// Claims that are allocated already.
     allocated: Vec<(NodeName, Vec<DeviceName>)>,
     pub(crate) pods: usize,
@@ -96,7 +96,7 @@ impl Totals {
     pub(crate) fn of(demand: &Demand) -> Self {
         let mut totals = Self {
             resources: Some(PodResources::default()),
-            devices: BTreeMap::new(),
+            requests: BTreeMap::new(),
             allocated: Vec::new(),
             pods: demand.pods,
             claims: 0,
@@ -115,9 +115,9 @@ impl Totals {
                     totals.allocated.push(allocated.clone());
                     continue;
                 }
-                for (selector, count) in &claim.shape.requests {
-                    let sum = totals.devices.entry(*selector).or_default();
-                    *sum = sum.saturating_add(count.saturating_mul(units));
+                for request in &claim.shape.requests {
+                    let times = totals.requests.entry(request.clone()).or_default();
+                    *times = times.saturating_add(units);
                 }
             }
         }
@@ -126,7 +126,7 @@ impl Totals {
 
     /// Whether it asks for any device that is not allocated yet.
     pub(crate) fn draws_devices(&self) -> bool {
-        !self.devices.is_empty()
+        !self.requests.is_empty()
     }
 
     /// Whether devices of its claims are allocated already.
@@ -142,16 +142,10 @@ impl Totals {
         cluster: &Cluster,
     ) -> Result<QuotaRequest, RequestFault> {
         let (mut gpus, mut vram) = (Amount::ZERO, Amount::ZERO);
-        for (selector, count) in &self.devices {
-            // What no node has is taken for a whole GPU: the number that its owner has in mind.
-            let least = cluster
-                .cheapest(&assignment.flavor, *selector)
-                .unwrap_or(DeviceCharge {
-                    gpus: Amount::ONE_GPU,
-                    vram: Amount::ZERO,
-                });
-            gpus = gpus.add(least.gpus.times(*count)?)?;
-            vram = vram.add(least.vram.times(*count)?)?;
+        for (request, times) in &self.requests {
+            let least = least_of(request, &assignment.flavor, cluster)?;
+            gpus = gpus.add(least.gpus.times(*times)?)?;
+            vram = vram.add(least.vram.times(*times)?)?;
         }
         let mut request = self.besides_devices(assignment, all, cluster)?;
         add_devices(&mut request, assignment, DeviceCharge { gpus, vram })?;
@@ -190,16 +184,63 @@ impl Totals {
         Ok(request)
     }
 
-    /// Whether a Flavor has, on all nodes together and taken or not, fewer devices than the gang asks for.
+    /// Whether a Flavor has, on all nodes together and taken or not, fewer devices than the gang asks for; `true` is certain. Slices of a
+    /// GPU count each, though not all of them are to be had at once.
     pub(crate) fn exceeds_inventory(&self, flavor: &FlavorName, cluster: &Cluster) -> bool {
-        self.devices
-            .iter()
-            .any(|(selector, count)| *count > cluster.devices(flavor, *selector))
+        let mut by_selector: BTreeMap<SelectorId, usize> = BTreeMap::new();
+        let is_too_much = self.requests.iter().any(|(request, times)| {
+            let there = |(selector, _): &(SelectorId, usize)| cluster.devices(flavor, *selector);
+            if let [(selector, count)] = request.choices.as_slice() {
+                let sum = by_selector.entry(*selector).or_default();
+                *sum = sum.saturating_add(count.saturating_mul(*times));
+                return false;
+            }
+            // Whichever choices are had, there is one device for each that is asked for at the least.
+            let there = request.choices.iter().map(there);
+            request.least().saturating_mul(*times) > there.fold(0, usize::saturating_add)
+        });
+        is_too_much
+            || by_selector
+                .into_iter()
+                .any(|(selector, count)| count > cluster.devices(flavor, selector))
+    }
+
+    /// What is to be allocated, each request once.
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &RequestShape> {
+        self.requests.keys()
     }
 
     /// The selectors of the devices that are to be allocated.
     pub(crate) fn selectors(&self) -> impl Iterator<Item = SelectorId> + '_ {
-        self.devices.keys().copied()
+        let choices = self.requests().flat_map(|request| &request.choices);
+        choices.map(|(selector, _)| *selector)
+    }
+}
+
+/// The least that devices of a Flavor for one request are charged as, by whichever choice: gpus and bytes each by itself.
+fn least_of(
+    request: &RequestShape,
+    flavor: &FlavorName,
+    cluster: &Cluster,
+) -> Result<DeviceCharge, Overflow> {
+    let mut least: Option<DeviceCharge> = None;
+    for (selector, count) in &request.choices {
+        let Some(of_one) = cluster.cheapest(flavor, *selector) else {
+            continue;
+        };
+        let of_all = DeviceCharge {
+            gpus: of_one.gpus.times(*count)?,
+            vram: of_one.vram.times(*count)?,
+        };
+        least = Some(least.map_or(of_all, |least| least.at_most(of_all)));
+    }
+    match least {
+        Some(least) => Ok(least),
+        // What no node has is taken for whole GPUs: the number that its owner has in mind.
+        None => Ok(DeviceCharge {
+            gpus: Amount::ONE_GPU.times(request.least())?,
+            vram: Amount::ZERO,
+        }),
     }
 }
 

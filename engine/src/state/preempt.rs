@@ -613,12 +613,13 @@ impl State {
         let assignment = candidate.assignments.get(candidate.at);
         let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
         let least = assignment.and_then(|assignment| {
-            let kinds = candidate.totals.selectors();
-            let least = kinds.map(|of| self.cluster.cheapest(&assignment.flavor, of));
-            least.flatten().reduce(|one, other| DeviceCharge {
-                gpus: one.gpus.max(other.gpus),
-                vram: one.vram.max(other.vram),
-            })
+            let of_requests = candidate.totals.requests().filter_map(|request| {
+                let choices = request.choices.iter();
+                let least =
+                    choices.filter_map(|(of, _)| self.cluster.cheapest(&assignment.flavor, *of));
+                least.reduce(DeviceCharge::at_most)
+            });
+            of_requests.reduce(DeviceCharge::at_least)
         });
         Request {
             most_per_device: least,

@@ -9,6 +9,9 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod cut;
+#[path = "../common/cut_gpus.rs"]
+mod cut_gpus;
 mod preempting_at_once;
 mod preemption;
 mod shrink;

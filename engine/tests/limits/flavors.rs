@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::common::*;
 use muster_engine::{
     Admission, Amount, Budget, CommitRoom, Flavor, FlavorName, Gang, Node, NodeFilterId,
-    QuotaLimit, Resource, Running, State, Team, Update, Why,
+    QuotaLimit, Resource, Running, SelectorId, State, Team, Update, Why,
     quota::{AtAPrice, FlavorFungibility, FlavorPreference, PreemptionPolicy, WithinTeam},
 };
 
@@ -188,15 +188,27 @@ fn the_turn_is_that_of_the_flavor_which_the_gang_gets() {
     }
 }
 
-/// Its best place is on the node with the large devices, for which it borrows. Once the other node is taken in part, that
-/// one is the better place, and there it does not borrow.
+/// Its best place is on the node with the large devices, for which it borrows: where it goes is decided by its pod with cards, to which
+/// both nodes are alike. Once the other node is taken in part, that one is the better place, and there it does not borrow.
 #[test]
 fn a_head_comes_earlier_once_it_borrows_less_with_other_devices() {
     const SMALL_NODE: NodeFilterId = NodeFilterId(1);
-    let mut small = node("small", "s/l", 8);
-    for device in &mut small.devices {
-        device.vram = Amount(40 * GIB);
-    }
+    const CARDS: SelectorId = SelectorId(7);
+    let with_cards = |name: &str, gib: i64| {
+        let mut node = node(name, "s/l", 13);
+        let (gpus, cards) = node.devices.split_at_mut(8);
+        for gpu in gpus {
+            gpu.vram = Amount(gib * GIB);
+        }
+        for card in cards {
+            card.flavors.clear();
+            card.gpus = Amount::ZERO;
+            card.vram = Amount::ZERO;
+            card.selectors = std::collections::BTreeSet::from([CARDS]).into();
+        }
+        node
+    };
+    let mut small = with_cards("small", 40);
     small.filters = [ANY_NODE, SMALL_NODE]
         .into_iter()
         .collect::<std::collections::BTreeSet<_>>()
@@ -215,7 +227,11 @@ fn a_head_comes_earlier_once_it_borrows_less_with_other_devices() {
         with_vram("b", 640),
         with_vram("c", 640),
     ];
-    let mut state = state(vec![node("large", "s/l", 8), small], teams);
+    let mut state = state(vec![with_cards("large", 80), small], teams);
+    let mut borrows = gang("borrows", "a", 1, 4);
+    let mut cards = claim("cards", 5);
+    cards.requests[0].choices[0].selector = CARDS;
+    borrows.pods.push(pod("with-cards", vec![cards]));
     let on_the_small_node = |mut gang: Gang| {
         gang.pods[0].filter = SMALL_NODE;
         gang
@@ -223,7 +239,7 @@ fn a_head_comes_earlier_once_it_borrows_less_with_other_devices() {
     submit(
         &mut state,
         [
-            at(0, gang("borrows", "a", 1, 4)),
+            at(0, borrows),
             at(1, on_the_small_node(gang("picks", "b", 1, 4))),
             at(2, gang("last", "c", 1, 1)),
         ],

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use crate::common::*;
 use muster_engine::{
     Amount, Budget, ClaimUid, Cohort, CommitRoom, Decisions, FlavorName, Gang, GangUid, Hold,
-    Queueing, QuotaLimit, Resource, ResourceCharge, State, Stop, Team, TeamName, Timestamp, Update,
-    Why,
+    Queueing, QuotaLimit, Resource, ResourceCharge, SelectorId, State, Stop, Team, TeamName,
+    Timestamp, Update, Why,
 };
 
 /// So many nodes with 8 GPUs, all in one leaf.
@@ -887,13 +887,21 @@ fn the_devices_that_the_quota_admits_are_taken_where_the_best_place_has_larger_o
     }
 }
 
-/// The smallest devices are the only ones that the quota admits. So many kinds below the largest are tried.
+/// The smallest devices are the only ones that the quota admits. So many kinds below the largest are tried. Where the gang goes is
+/// decided by its first pod, to which all nodes are alike.
 #[test]
 fn eight_lesser_kinds_of_devices_are_tried_and_a_ninth_is_not() {
+    let special = SelectorId(7);
     for (lesser, is_admitted) in [(8, true), (9, false)] {
         let kinds = (0..=lesser).map(|kind| {
-            let mut node = node(&format!("n{kind}"), "s/l", 1);
+            let mut node = node(&format!("n{kind}"), "s/l", 3);
             node.devices[0].vram = Amount((100 - kind) * GIB);
+            for card in &mut node.devices[1..] {
+                card.flavors.clear();
+                card.gpus = Amount::ZERO;
+                card.vram = Amount::ZERO;
+                card.selectors = std::collections::BTreeSet::from([special]).into();
+            }
             node
         });
         let mut limited = team("a", None, limit(1));
@@ -903,8 +911,11 @@ fn eight_lesser_kinds_of_devices_are_tried_and_a_ninth_is_not() {
         };
         limited.quota[0].1.insert(Resource::Vram, smallest);
         let mut state = state(kinds.collect(), vec![limited]);
-        let placed = nodes_of(&mut state, gang("g", "a", 1, 1));
-        let expected = is_admitted.then(|| vec![format!("n{lesser}")]);
+        let mut cards = claim("g-cards", 2);
+        cards.requests[0].choices[0].selector = special;
+        let pods = vec![pod("g-0", vec![cards]), pod("g-1", vec![claim("g-gpu", 1)])];
+        let placed = nodes_of(&mut state, gang_of("g", "a", pods));
+        let expected = is_admitted.then(|| vec![format!("n{lesser}"), format!("n{lesser}")]);
         assert_eq!(placed, expected, "{lesser} lesser kinds");
         if !is_admitted {
             let told = why(&state, "g");

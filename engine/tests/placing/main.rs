@@ -11,6 +11,9 @@ mod brute_force;
 mod by_change;
 #[path = "../common/mod.rs"]
 mod common;
+mod cut;
+#[path = "../common/cut_gpus.rs"]
+mod cut_gpus;
 mod decisions;
 mod partial;
 mod partial_order;

@@ -135,17 +135,17 @@ fn a_request_is_understood_with_its_selector_count_and_constraints() {
     let [claim] = &request.claims[..] else {
         panic!("{request:?}")
     };
-    assert_eq!(claim.requests[0].count, 2);
+    assert_eq!(claim.requests[0].choices[0].count, 2);
     assert_eq!(
         claim.constraints[0].attribute.as_str(),
         "gpu.muster.dev/nvlinkGroup"
     );
     let devices = &index.engine_node("a").unwrap().devices;
-    assert!(
-        devices
-            .iter()
-            .all(|device| device.selectors.contains(&claim.requests[0].selector))
-    );
+    assert!(devices.iter().all(|device| {
+        device
+            .selectors
+            .contains(&claim.requests[0].choices[0].selector)
+    }));
 }
 
 #[test]
@@ -165,7 +165,9 @@ fn equal_requests_share_a_selector_and_different_ones_do_not() {
         other,
     ]);
     let selectors: Vec<_> = ["uid-one", "uid-two", "uid-other"]
-        .map(|uid| index.request_of_pod(&uid.into()).unwrap().claims[0].requests[0].selector)
+        .map(|uid| {
+            index.request_of_pod(&uid.into()).unwrap().claims[0].requests[0].choices[0].selector
+        })
         .into();
     assert_eq!(selectors[0], selectors[1]);
     assert_ne!(selectors[0], selectors[2]);
@@ -224,8 +226,9 @@ fn a_selector_that_fails_on_one_device_of_a_node_matches_none_there() {
     ];
     let index = index_with(objects);
     assert_eq!(wait(&index), None, "it is understood: node a matches");
-    let selector =
-        only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+    let selector = only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0]
+        .choices[0]
+        .selector;
     let matching = |node: &str| {
         let devices = &index.engine_node(node).unwrap().devices;
         devices
@@ -286,8 +289,9 @@ fn functions_of_kubernetes_are_known() {
     ] {
         let index = solo(selecting(expression));
         assert_eq!(wait(&index), None, "{expression}");
-        let selector =
-            only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+        let selector = only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0]
+            .choices[0]
+            .selector;
         let devices = &index.engine_node("a").unwrap().devices;
         assert_eq!(
             devices[0].selectors.contains(&selector),

@@ -314,23 +314,26 @@ fn a_node_whose_devices_are_charged_as_too_much_is_left_out() {
     for device in &mut small.devices {
         device.vram = Amount(40);
     }
-    let cluster = cluster([large, small]);
+    let cluster = cluster([large.clone(), small]);
     let gang = equal_pods(1, 1);
-    let placed = |vram: Option<i64>| {
+    let placed = |cluster: &crate::placement::Cluster, vram: Option<i64>| {
         asking(&gang, |request| {
             let mut request = *request;
             request.most_per_device = vram.map(|vram| DeviceCharge {
                 gpus: Amount::ONE_GPU,
                 vram: Amount(vram),
             });
-            let verdict = plan(&cluster, &View::Now, &request, &mut Effort::default());
-            said(&cluster, &gang, &verdict)
+            let verdict = plan(cluster, &View::Now, &request, &mut Effort::default());
+            said(cluster, &gang, &verdict)
         })
     };
-    assert!(matches!(placed(None), Said::Placed(nodes, _) if nodes == ["a"]));
-    assert!(matches!(placed(Some(80)), Said::Placed(nodes, _) if nodes == ["a"]));
-    assert!(matches!(placed(Some(79)), Said::Placed(nodes, _) if nodes == ["b"]));
-    assert_eq!(placed(Some(39)), Said::NoPlace);
+    // The smallest that fits.
+    assert!(matches!(placed(&cluster, None), Said::Placed(nodes, _) if nodes == ["b"]));
+    assert!(matches!(placed(&cluster, Some(40)), Said::Placed(nodes, _) if nodes == ["b"]));
+    assert_eq!(placed(&cluster, Some(39)), Said::NoPlace);
+    let cluster = self::cluster([large]);
+    assert!(matches!(placed(&cluster, Some(80)), Said::Placed(nodes, _) if nodes == ["a"]));
+    assert_eq!(placed(&cluster, Some(79)), Said::NoPlace);
 }
 
 #[test]
@@ -338,7 +341,7 @@ fn a_request_that_no_device_matches_has_no_place() {
     let cluster = cluster([node_at("a", "s/l", 8)]);
     let mut gang = equal_pods(1, 1);
     let other: &mut Claim = &mut gang.pods[0].claims[0];
-    other.requests[0].selector = SelectorId(9);
+    other.requests[0].choices[0].selector = SelectorId(9);
     assert_eq!(now(&cluster, &gang), Said::NoPlace);
     assert_eq!(
         said(&cluster, &gang, &judged(&cluster, &View::Empty, &gang)),

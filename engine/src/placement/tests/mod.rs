@@ -1,5 +1,6 @@
 //! Placement as a whole.
 
+mod allocation;
 mod bounds;
 mod change;
 mod cost;

@@ -253,8 +253,7 @@ impl State {
         let Some((record, free)) = record.zip(self.cluster.free_on_held_back(node)) else {
             return 0;
         };
-        let charges = free.free.iter().filter_map(|at| record.kind.charge_of(at));
-        charges.map(|charge| i128::from(charge.gpus.0)).sum()
+        record.kind.idle_in(&free.free, &free.left)
     }
 
     /// How far up the quota tree a gang reaches at least that is to be judged, if it has quota for a Flavor.

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    model::DeviceRequest,
     names::{GangUid, Timestamp},
     placement::Roomy,
     state::State,
@@ -60,11 +61,18 @@ impl State {
             for hold in self.cluster.holds_in(node.slot) {
                 self.cluster.note_visits(1);
                 let claims = hold.claims.iter();
+                let kind = &record.kind;
+                // Of a GPU that is cut no less comes free than that.
                 let devices = claims.map(|claim| match (&claim.devices, &claim.request) {
-                    (Some(devices), _) => devices.len(),
+                    (Some(devices), _) if !kind.has_counters() => devices.len(),
+                    (Some(devices), _) => {
+                        let devices = devices.iter().filter_map(|it| record.device_named(it));
+                        devices.map(|device| kind.freed_with(device)).sum()
+                    }
                     (None, Some(request)) => {
                         let requests = request.requests.iter();
-                        requests.map(|request| request.count as usize).sum()
+                        let devices: usize = requests.map(DeviceRequest::least).sum();
+                        devices.saturating_mul(kind.most_freed())
                     }
                     (None, None) => 0,
                 });
