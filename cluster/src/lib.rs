@@ -3,7 +3,7 @@
 //! * The **edge**: everything that is text outside (labels, quantities, CEL, affinities) is parsed
 //!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
 //!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
-//!   [`node_filter`]), units of device plugins both ([`device_plugin`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
+//!   [`node_filter`]) with what their devices share and are charged as, units of device plugins both ([`device_plugin`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
 //!   counts is read in [`flavor`]. What is not understood
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`].
@@ -11,7 +11,9 @@
 //! * The **judging** of rules that anybody may bring ([`judgement`]), apart from the index.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
+mod charge;
 pub mod claims;
+mod counters;
 pub mod device_plugin;
 pub mod devices;
 pub mod explain;
@@ -46,6 +48,7 @@ pub mod side_door_cases;
 pub mod side_doors;
 pub mod stable_suffix;
 pub mod table;
+mod taint_rules;
 pub mod taints;
 pub mod text;
 pub mod whole_number;

@@ -33,6 +33,7 @@ pub(crate) fn object(value: Value) -> Object {
     match kind.as_str() {
         "Cohort" => Object::Cohort(of(value)),
         "DeviceClass" => Object::DeviceClass(of(value)),
+        "DeviceTaintRule" => Object::DeviceTaintRule(of(value)),
         "Flavor" => Object::Flavor(of(value)),
         "Gang" => Object::Gang(of(value)),
         "Job" => Object::Job(of(value)),
