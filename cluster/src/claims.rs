@@ -63,8 +63,6 @@ pub(crate) struct ClaimReader<'a> {
     pub(crate) key: &'a NamespacedName,
     /// Selectors that were interned: nodes are to be told about them.
     pub(crate) new_selectors: BTreeSet<engine::SelectorId>,
-    /// Selectors of this claim that its namespace did not use before.
-    pub(crate) first_uses: BTreeSet<engine::SelectorId>,
 }
 
 impl ClaimReader<'_> {
@@ -216,9 +214,6 @@ impl ClaimReader<'_> {
         if is_new {
             self.new_selectors.insert(id);
         }
-        if !self.shares.uses(&self.key.namespace, id) {
-            self.first_uses.insert(id);
-        }
         Ok(id)
     }
 
@@ -226,8 +221,8 @@ impl ClaimReader<'_> {
     fn check_share(&mut self, text: &SelectorText, path: &str) -> Result<(), UnsupportedField> {
         let namespace = &self.key.namespace;
         let known = self.selectors.known(text);
-        let uses = |id| self.shares.uses(namespace, id) || self.first_uses.contains(&id);
-        let others = self.first_uses.len();
+        let uses = |id| self.shares.uses(namespace, id) || self.new_selectors.contains(&id);
+        let others = self.new_selectors.len();
         if known.is_some_and(uses)
             || self
                 .shares

@@ -343,7 +343,6 @@ impl Index {
                     shares: &mut self.selector_shares,
                     key: &key,
                     new_selectors: BTreeSet::new(),
-                    first_uses: BTreeSet::new(),
                 };
                 let request = reader.read(&claim);
                 if request.is_err() {

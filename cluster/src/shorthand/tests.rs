@@ -230,7 +230,6 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
         shares: &mut Shares::default(),
         key: &NamespacedName::new("ml", "c"),
         new_selectors: BTreeSet::new(),
-        first_uses: BTreeSet::new(),
     };
     let ClaimRequest::Charged {
         requests,
