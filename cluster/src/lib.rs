@@ -11,9 +11,7 @@
 //! * The **judging** of rules that anybody may bring ([`judgement`]), apart from the index.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
-mod charge;
 pub mod claims;
-mod counters;
 pub mod device_plugin;
 pub mod devices;
 pub mod explain;
@@ -39,6 +37,8 @@ pub mod pod_terms;
 pub mod pools;
 pub mod unsupported_field;
 
+mod charge;
+mod counters;
 pub mod quantity;
 pub mod rank_state;
 pub mod selectors;
