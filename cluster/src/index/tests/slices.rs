@@ -77,6 +77,43 @@ fn a_gpu_and_its_partitions_are_told_with_what_they_share_and_what_they_cost() {
 }
 
 #[test]
+fn a_gpu_and_its_partitions_are_one_device_of_each_flavor_that_counts_any_of_them() {
+    let of_type = |name: &str, kind: &str| {
+        let attribute = "device.attributes['gpu.muster.dev'].type";
+        let selector = format!("has({attribute}) && {attribute} == '{kind}'");
+        json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": name, "uid": name},
+            "spec": {"devices": {"driver": "gpu.muster.dev", "selector": selector}},
+        })
+    };
+    let all = |name: &str| {
+        json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Flavor", "metadata": {"name": name, "uid": name},
+            "spec": {"nodeSelector": {"kubernetes.io/hostname": "c"}},
+        })
+    };
+    let mut index = index_of(2, |_| {});
+    for flavor in [all("all"), of_type("whole", "gpu"), of_type("parts", "mig")] {
+        index.observe(is(flavor));
+    }
+    settle(&mut index);
+    let counted = |index: &Index, flavor: &str| {
+        let count = index.flavor_count(flavor);
+        (count.nodes, count.devices, count.healthy_devices)
+    };
+    for flavor in ["whole", "parts", "all"] {
+        assert_eq!(counted(&index, flavor), (1, 2, 2), "{flavor}");
+    }
+    assert_eq!(index.flavor_count("whole").shared_with[&"parts".into()], 2);
+    // Two devices of each of the other nodes, which cannot be partitioned.
+    assert_eq!(counted(&index, "h100"), (3, 6, 6));
+    index.observe(gone(Kind::Flavor, "", "whole"));
+    settle(&mut index);
+    assert_eq!(counted(&index, "whole"), (0, 0, 0));
+    assert_eq!(counted(&index, "h100"), (3, 6, 6));
+}
+
+#[test]
 fn what_partitions_have_in_common_is_kept_once_for_all_nodes() {
     let mut index = index_of(8, |_| {});
     let kinds = index.device_kinds.len();
