@@ -12,19 +12,16 @@ use std::{
 use k8s_openapi::api::resource::v1::{Counter, CounterSet, Device};
 use muster_engine::{self as engine, Amount, Consumption};
 
-use crate::{
-    charge::{self, Slices},
-    quantity,
-};
+use crate::{charge::Slices, quantity};
 
 /// Most counter sets of one ResourceSlice, as Kubernetes limits them.
-pub(crate) const MAX_SETS_PER_SLICE: usize = 8;
+const MAX_SETS_PER_SLICE: usize = 8;
 /// Most counters of one set, and most that a device draws of one set, as Kubernetes limits them.
-pub(crate) const MAX_COUNTERS_PER_SET: usize = 32;
+const MAX_COUNTERS_PER_SET: usize = 32;
 /// From how many sets a device draws at most, as Kubernetes limits it.
-pub(crate) const MAX_SETS_PER_DEVICE: usize = 2;
+const MAX_SETS_PER_DEVICE: usize = 2;
 /// Most of one counter, in whole units: a pebibyte, if it counts bytes. So many that all devices of a pool together draw can be added up.
-pub(crate) const MAX_COUNTER: i64 = 1 << 50;
+const MAX_COUNTER: i64 = 1 << 50;
 /// Of how many devices it is remembered what they draw. A few hundred differ in a cluster of a few builds of nodes; whoever publishes ever
 /// other sets has them worked out again each time.
 const MAX_REMEMBERED: usize = 65_536;
@@ -149,22 +146,12 @@ fn read<'a>(
 }
 
 /// What a device takes of the counter sets of its pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Drawn {
     /// By set and counter, as their places in the pool.
     pub(crate) consumes: Arc<[Consumption]>,
     /// Thousandths of a GPU that it is, should it be one; `None`: the counters do not say.
     pub(crate) gpus: Option<Amount>,
-}
-
-impl Default for Drawn {
-    /// Nothing.
-    fn default() -> Self {
-        Self {
-            consumes: Arc::default(),
-            gpus: None,
-        }
-    }
 }
 
 /// The counter sets of one pool, and what devices draw from them.
@@ -310,7 +297,7 @@ impl Layout {
 
 /// The same in a pool before whose sets the node has so many others.
 pub(crate) fn after(consumes: &Arc<[Consumption]>, sets: u32) -> Arc<[Consumption]> {
-    if sets == 0 {
+    if sets == 0 || consumes.is_empty() {
         return Arc::clone(consumes);
     }
     let later = consumes.iter().map(|of| Consumption {
