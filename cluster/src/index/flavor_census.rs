@@ -14,7 +14,7 @@ pub struct FlavorCount {
     pub nodes: usize,
     /// Of those, nodes on which something new may be planned.
     pub ready_nodes: usize,
-    /// Devices, used or not.
+    /// Devices, used or not. What draws from one counter set is one device, whatever parts of it are published.
     pub devices: usize,
     /// Of those, devices without a fault on such nodes.
     pub healthy_devices: usize,
@@ -64,6 +64,7 @@ impl FlavorCensus {
         new: Option<&Node>,
     ) -> BTreeSet<FlavorName> {
         let (before, after) = (devices_of(old), devices_of(new));
+        let (before, after) = (by_reference(&before), by_reference(&after));
         let sets = replace(&mut self.devices, &before, &after);
         let (before, after) = (nodes_of(old, &before), nodes_of(new, &after));
         let flavors = replace(&mut self.nodes, &before, &after);
@@ -90,16 +91,41 @@ impl FlavorCensus {
     }
 }
 
-/// The devices of a node by their Flavors; those of none are not counted.
-fn devices_of(node: Option<&Node>) -> BTreeMap<&BTreeSet<FlavorName>, Count> {
-    let mut devices: BTreeMap<&BTreeSet<FlavorName>, Count> = BTreeMap::new();
+/// The devices of a node by their Flavors; those of none are not counted. A GPU that can be partitioned, and all its partitions, draw
+/// from one counter set and are one device: of the Flavors that count any of them.
+fn devices_of(node: Option<&Node>) -> BTreeMap<BTreeSet<FlavorName>, Count> {
     let is_ready = node.is_some_and(|node| node.block.is_none());
     let counted = node.into_iter().flat_map(|node| &node.devices);
+    // Of each set, the Flavors of what draws from it, and whether anything of it is healthy.
+    let mut by_set: BTreeMap<u32, (BTreeSet<&BTreeSet<FlavorName>>, bool)> = BTreeMap::new();
+    let mut whole: BTreeMap<&BTreeSet<FlavorName>, Count> = BTreeMap::new();
     for device in counted.filter(|device| !device.flavors.is_empty()) {
-        let count = devices.entry(&device.flavors).or_default();
-        count.add(Count::one(is_ready && device.healthy));
+        match device.consumes.first() {
+            Some(of) => {
+                let (flavors, is_healthy) = by_set.entry(of.set).or_default();
+                flavors.insert(&device.flavors);
+                *is_healthy |= device.healthy;
+            }
+            None => {
+                let count = whole.entry(&device.flavors).or_default();
+                count.add(Count::one(is_ready && device.healthy));
+            }
+        }
+    }
+    let whole = whole.into_iter();
+    let mut devices: BTreeMap<BTreeSet<FlavorName>, Count> = whole
+        .map(|(flavors, count)| (flavors.clone(), count))
+        .collect();
+    for (flavors, is_healthy) in by_set.into_values() {
+        let all: BTreeSet<FlavorName> = flavors.into_iter().flatten().cloned().collect();
+        let count = devices.entry(all).or_default();
+        count.add(Count::one(is_ready && is_healthy));
     }
     devices
+}
+
+fn by_reference<K: Ord>(counts: &BTreeMap<K, Count>) -> BTreeMap<&K, Count> {
+    counts.iter().map(|(key, count)| (key, *count)).collect()
 }
 
 /// A node for each Flavor that counts some of its devices.

@@ -139,7 +139,7 @@ impl Index {
         filters.any(|id| self.views.passes(node, *id))
             || self.views.devices(node).iter().any(|device| {
                 let mut selectors = round.selectors.iter();
-                selectors.any(|id| self.selectors.concerns(*id, device))
+                selectors.any(|id| self.selectors.concerns(*id, &device.published))
             })
     }
 

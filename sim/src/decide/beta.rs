@@ -2,15 +2,16 @@
 
 use serde_json::Value;
 
-/// Kinds that `resource.k8s.io` has in all these versions.
-const KINDS: [&str; 4] = [
+/// Kinds of `resource.k8s.io` that older versions have, too.
+const KINDS: [&str; 5] = [
     "DeviceClass",
+    "DeviceTaintRule",
     "ResourceClaim",
     "ResourceClaimTemplate",
     "ResourceSlice",
 ];
 
-/// Says in `resource.k8s.io/v1` what an object says in `v1beta1` or `v1beta2`. Others stay as they are.
+/// Says in `resource.k8s.io/v1` what an object says in `v1beta1` or `v1beta2`, or a DeviceTaintRule in `v1alpha3`. Others stay as they are.
 ///
 /// `v1beta2` has the fields of `v1`. In `v1beta1` a device has its attributes and capacity in `basic`, and a request
 /// names its class itself instead of in `exactly`.
@@ -21,6 +22,16 @@ pub(super) fn modernize(object: &mut Value) {
     }
     match object["apiVersion"].as_str() {
         Some("resource.k8s.io/v1beta2") => {}
+        // It could select by what later versions do not: left out, it would select more.
+        Some("resource.k8s.io/v1alpha3") if kind == "DeviceTaintRule" => {
+            let selector = &object["spec"]["deviceSelector"];
+            if ["deviceClassName", "selectors"]
+                .iter()
+                .any(|field| !selector[*field].is_null())
+            {
+                return;
+            }
+        }
         Some("resource.k8s.io/v1beta1") => {
             let devices = match kind.as_str() {
                 "ResourceSlice" => "/spec/devices",

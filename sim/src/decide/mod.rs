@@ -18,7 +18,7 @@ mod settle;
 pub use complete::shipped_tiers;
 pub use error::Error;
 pub use read::Source;
-pub use report::{Charged, Decision};
+pub use report::{Charged, Decision, SliceClaims};
 
 use crate::api_server::ApiServer;
 

@@ -7,7 +7,7 @@ use muster_api::{
     gang::{PreemptionNotice, PreemptionRight},
 };
 use muster_cluster::quantity;
-use muster_engine::Amount;
+use muster_engine::{Amount, Resource};
 use serde::Serialize;
 
 use crate::api_server::ApiServer;
@@ -32,6 +32,9 @@ pub struct Decision {
     pub domain: Vec<String>,
     /// What it takes from quota; empty if it is not admitted.
     pub charge: Vec<Charged>,
+    /// Claims of which each has a part of a GPU. Left out where all GPUs are whole.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub slices: Vec<SliceClaims>,
     /// Why it is not admitted: a stable word.
     pub reason: Option<Reason>,
     /// The same with numbers, and with what would help, for people.
@@ -56,6 +59,20 @@ pub struct GivesWay {
     pub message: String,
     /// How long it has at most from when it is told, in seconds.
     pub notice_seconds: i64,
+}
+
+/// Claims of which each has a part of a GPU, all the same: MIG slices.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SliceClaims {
+    /// How many there are.
+    pub claims: usize,
+    /// The Flavor that is charged.
+    pub flavor: String,
+    /// What each is charged as, in GPUs: `142m` for a slice of one seventh.
+    pub gpus: Quantity,
+    /// The memory that each is charged, where quota counts it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vram: Option<Quantity>,
 }
 
 /// An amount of a resource of a Flavor.
@@ -121,6 +138,8 @@ fn decision(gang: &Gang, positions: &BTreeMap<(String, String), i64>) -> Decisio
         .as_ref()
         .map_or(0, |admission| admission.pods.len());
     let key = (namespace.clone(), name.clone());
+    let admission = status.admission.as_ref();
+    let slices = admission.map(|admission| slices(&admission.charge));
     Decision {
         position: positions.get(&key).copied(),
         gives_way: status.preemption.map(gives_way),
@@ -144,9 +163,23 @@ fn decision(gang: &Gang, positions: &BTreeMap<(String, String), i64>) -> Decisio
             .admission
             .map(|admission| charged(&admission.charge))
             .unwrap_or_default(),
+        slices: slices.unwrap_or_default(),
         reason,
         details,
     }
+}
+
+fn slices(charge: &Charge) -> Vec<SliceClaims> {
+    let groups = charge.claims.iter();
+    let parts = groups.filter(|group| group.gpus_milli % Amount::ONE_GPU.0 != 0);
+    let parts = parts.map(|group| SliceClaims {
+        claims: group.uids.len(),
+        flavor: group.flavor.clone(),
+        gpus: quantity::written(&Resource::Gpus, Amount(group.gpus_milli)),
+        vram: (group.vram_bytes != 0)
+            .then(|| quantity::written(&Resource::Vram, Amount(group.vram_bytes))),
+    });
+    parts.collect()
 }
 
 fn ended(gang: &Gang) -> Option<String> {

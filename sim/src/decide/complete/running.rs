@@ -1,16 +1,16 @@
 //! The pods and claims of Gangs that run, where only the Gang is given.
 //!
 //! A Gang's status says which pods it was admitted with, on which nodes they run, and what each claim costs: enough
-//! to make them up again. What a claim asked for besides its number of GPUs is not known any more; that its Flavor
-//! has them is.
+//! to make them up again. What a claim asked for besides its number of GPUs, or the memory of its slice, is not known
+//! any more; that its Flavor has them is.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::{
     core::v1::{Container, Pod, PodResourceClaim, PodSpec, PodStatus, ResourceRequirements},
     resource::v1::{
-        CELDeviceSelector, DeviceClaim, DeviceRequest, DeviceSelector, ExactDeviceRequest,
-        ResourceClaim, ResourceClaimSpec,
+        CELDeviceSelector, DeviceClaim, DeviceClass, DeviceRequest, DeviceSelector,
+        ExactDeviceRequest, ResourceClaim, ResourceClaimSpec,
     },
 };
 use k8s_openapi::apimachinery::pkg::{
@@ -22,6 +22,8 @@ use muster_api::{Charge, ClaimByName, ClaimsCharge, Flavor, Gang, gang::Admitted
 use super::Completed;
 
 const INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// The DeviceClass that slices are of, too, where there is one.
+const GPU_OR_SLICE: &str = "gpu-or-slice.muster.dev";
 const JOB_NAME: &str = "batch.kubernetes.io/job-name";
 
 /// Adds the members of admitted Gangs that are not given.
@@ -177,20 +179,35 @@ fn claim(
     group: Option<&ClaimsCharge>,
 ) -> ResourceClaim {
     let gpus = group.map_or(1, |group| group.gpus_milli / 1_000).max(1);
+    let slice = group.filter(|group| group.gpus_milli % 1_000 != 0);
     let flavor = group.and_then(|group| completed.get::<Flavor>("", &group.flavor));
-    let selector = flavor
+    let of_flavor = flavor
         .and_then(|flavor| flavor.spec.devices.as_ref())
-        .and_then(|devices| devices.selector.clone())
+        .and_then(|devices| devices.selector.clone());
+    // A slice is known again by its memory, if its Team's quota counts that.
+    let of_slice = slice.map(|group| match (keys::DRIVER, group.vram_bytes) {
+        (driver, 0) => format!("device.attributes['{driver}'].type == 'mig'"),
+        (driver, bytes) => {
+            format!("device.capacity['{driver}'].memory.compareTo(quantity('{bytes}')) == 0")
+        }
+    });
+    let selectors: Vec<DeviceSelector> = of_flavor
+        .into_iter()
+        .chain(of_slice)
         .map(|expression| DeviceSelector {
             cel: Some(CELDeviceSelector { expression }),
-        });
+        })
+        .collect();
+    let is_there = |class: &&str| completed.has::<DeviceClass>("", class);
+    let class = Some(GPU_OR_SLICE).filter(is_there);
+    let class = class.filter(|_| slice.is_some());
     let request = DeviceRequest {
         name: "gpus".to_owned(),
         exactly: Some(ExactDeviceRequest {
-            device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
+            device_class_name: class.unwrap_or(keys::DEVICE_CLASS_GPU).to_owned(),
             allocation_mode: Some("ExactCount".to_owned()),
-            count: Some(gpus),
-            selectors: selector.map(|selector| vec![selector]),
+            count: Some(if slice.is_some() { 1 } else { gpus }),
+            selectors: (!selectors.is_empty()).then_some(selectors),
             ..ExactDeviceRequest::default()
         }),
         ..DeviceRequest::default()
