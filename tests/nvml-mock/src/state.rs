@@ -6,9 +6,16 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+/// Most events that are kept for event sets that have not seen them.
+pub const MOST_EVENTS: usize = 16_384;
+
 /// Content of the state file. Only `board` is needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a setting of the file"
+)]
 pub struct State {
     /// Name of the board, one of [`crate::BOARDS`].
     pub board: String,
@@ -202,11 +209,14 @@ impl State {
         self.cards.entry(gpu.to_owned()).or_default()
     }
 
-    /// Reports an event to every event set that is registered for it; the sequence of `event` does not matter.
+    /// Reports an event to every event set that is registered for it; the sequence of `event` does not matter. The newest
+    /// [`MOST_EVENTS`] are kept.
     pub fn report(&mut self, event: Event) {
         let sequence = self.next_event;
         self.next_event += 1;
         self.events.push(Event { sequence, ..event });
+        let oldest = self.events.len().saturating_sub(MOST_EVENTS);
+        self.events.drain(..oldest);
     }
 }
 
@@ -221,8 +231,7 @@ impl Failure {
     /// Whether a call of this function is meant, about the GPU of this UUID or, if empty, about none.
     pub(crate) fn is_of(&self, function: &str, gpu: &str) -> bool {
         let is_function = self.function.is_empty() || self.function == function;
-        let is_gpu = self.gpu.is_empty() || self.gpu == gpu;
-        is_function && is_gpu && self.times != Some(0)
+        is_function && self.gpu == gpu && self.times != Some(0)
     }
 }
 
