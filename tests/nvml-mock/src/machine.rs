@@ -106,7 +106,7 @@ impl Machine {
         &self,
         change: impl FnOnce(&mut Self) -> Result<T, Code>,
     ) -> Result<T, Code> {
-        let in_file = |state: &mut State| {
+        let in_file = |state: &mut State| -> Result<T, Code> {
             let mut machine = Self::of(self.file.clone(), state.clone()).map_err(|_| UNKNOWN)?;
             let answer = change(&mut machine)?;
             *state = machine.state;
@@ -312,6 +312,9 @@ impl Machine {
         for (stated, pids) in stated::all(&self.file.stated_directory()) {
             if !stated.gpus().contains(&minor) {
                 continue;
+            }
+            if let Some(directory) = &self.state.proc_directory {
+                capabilities::show_processes(directory, &pids);
             }
             let capabilities = stated.capabilities();
             let has = |slice: &Slice| {

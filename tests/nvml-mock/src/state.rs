@@ -19,7 +19,7 @@ pub const MOST_EVENTS: usize = 16_384;
 pub struct State {
     /// Name of the board, one of [`crate::BOARDS`].
     pub board: String,
-    /// What the UUIDs are made from (see [`crate::uuid`]): give each node its own, the node's name, say.
+    /// What the UUIDs are made from (see [`crate::uuid()`]): give each node its own, the node's name, say.
     pub seed: String,
     /// What each card remembers, by UUID of the GPU. A card that is not here is as it comes from the factory.
     pub cards: BTreeMap<String, Card>,
@@ -57,8 +57,8 @@ pub struct State {
     pub module_version: String,
     /// Where the library keeps what the kernel's module shows of MIG under `/proc`: the directory that stands for `/proc`.
     /// `driver/nvidia-caps/mig-minors` in it lists the minor of every capability, and
-    /// `driver/nvidia/capabilities/gpuMINOR/mig/giID/ciID/access` are those of the instances that exist. Nothing is kept
-    /// without it.
+    /// `driver/nvidia/capabilities/gpuMINOR/mig/giID/ciID/access` are those of the instances that exist; the
+    /// processes that the runtime states are in it by their ids. Nothing is kept without it.
     pub proc_directory: Option<PathBuf>,
     /// Profiles are told only while the GPU is in MIG mode. (Whether real drivers do so is not documented.)
     pub profiles_need_mig_mode: bool,
@@ -98,7 +98,7 @@ pub struct Card {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct GpuInstance {
-    /// Id on its GPU, 0 to 14. It follows from the placement: see [`crate::mig::gpu_instance_id`].
+    /// Id on its GPU, 0 to 14. It follows from the placement: see [`crate::mig::Table::gpu_instance_id`].
     pub id: u32,
     /// `id` of its profile (19, not the enumerator 0).
     pub profile: u32,
