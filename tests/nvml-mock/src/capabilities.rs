@@ -1,7 +1,7 @@
 //! What stands for `/proc`: which capabilities of MIG there are, with their minor numbers, and the processes that are listed.
 //!
-//! What is shown of MIG follows from the state alone, so it is made anew whenever that has changed, and what a process that was killed in between has
-//! left undone is done by the next.
+//! What is shown of MIG follows from the state alone, so it is made anew whenever that has changed, and what a process that was
+//! killed in between has left undone is done by the next.
 
 use std::{
     collections::BTreeMap,
@@ -60,8 +60,8 @@ pub(crate) fn show(state: &State) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows processes that are about to be listed: whoever reads of them looks them up there. Each is a link to what the kernel itself shows,
-/// which leads nowhere once the process is gone.
+/// Shows processes that are about to be listed: whoever reads of them looks them up there. Each is a link to what the kernel
+/// itself shows, which leads nowhere once the process is gone.
 pub(crate) fn show_processes(proc_directory: &Path, pids: &[u32]) {
     for pid in pids {
         // Another call may have made it.

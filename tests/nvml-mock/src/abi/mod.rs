@@ -46,8 +46,8 @@ fn get<T: Copy>(source: *const T) -> Result<T, Code> {
     Ok(unsafe { source.read() })
 }
 
-/// Stores values one after the other. By contract of those functions that write lists, the caller has room for as many as there can be,
-/// or has said that it has room for these.
+/// Stores values one after the other. By contract of those functions that write lists, the caller has room for as many as there
+/// can be, or has said that it has room for these.
 fn put_all<T>(target: *mut T, values: impl IntoIterator<Item = T>) -> Result<(), Code> {
     for (position, value) in values.into_iter().enumerate() {
         if target.is_null() {
