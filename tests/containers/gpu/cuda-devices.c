@@ -1,5 +1,6 @@
 // What a CUDA program does first: it looks for libcuda.so.1 by nothing but its name, and counts the GPUs. It is linked
-// to the C library alone, and prints `cuda: GPU 3, GPU 5`, or what failed.
+// to the C library alone, and prints `cuda: GPU 3, GPU 5 slice 9/0` (GPU instance 9, compute
+// instance 0), or what failed.
 #include <dlfcn.h>
 #include <stdio.h>
 
