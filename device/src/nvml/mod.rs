@@ -114,6 +114,8 @@ fn gone_or_failed(gpu: &str, error: NvmlError) -> BackendError {
 pub struct Process {
     /// Process id as the host counts.
     pub pid: u32,
+    /// The GPU instance that it runs in; `None`: it counts on the whole GPU.
+    pub gpu_instance: Option<u32>,
 }
 
 /// The GPUs of the node, each by itself: one that does not answer costs only what would have been new of it.
@@ -365,7 +367,10 @@ fn processes(session: &Session, uuid: &str) -> Result<Vec<Process>, BackendError
         match list {
             Ok(list) => {
                 is_told = true;
-                processes.extend(list.iter().map(|info| Process { pid: info.pid }));
+                processes.extend(list.iter().map(|info| Process {
+                    pid: info.pid,
+                    gpu_instance: None,
+                }));
             }
             // An old driver, or a board that cannot have such processes.
             Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
