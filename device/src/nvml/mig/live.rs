@@ -42,13 +42,7 @@ pub(super) fn found(card: &Card<'_>) -> Result<Vec<Found>, NvmlError> {
     }
     let mut found = BTreeMap::new();
     for profile in profiles {
-        let listed = match card.gpu_instances(profile.id) {
-            Ok(listed) => listed,
-            // There are none of this kind.
-            Err(NvmlError::NotSupported | NvmlError::NotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        for handle in listed {
+        for handle in card.gpu_instances(profile.id)? {
             match look_into(card, handle, profile.compute_slices) {
                 Ok(one) => {
                     found.insert(one.info.id, one);
@@ -70,12 +64,7 @@ fn look_into(
     let info = card.gpu_instance_info(handle)?;
     let mut computes = BTreeMap::new();
     for profile in card.compute_profiles(handle)? {
-        let listed = match card.compute_instances(handle, profile.id) {
-            Ok(listed) => listed,
-            Err(NvmlError::NotSupported) => continue,
-            Err(error) => return Err(error),
-        };
-        for handle in listed {
+        for handle in card.compute_instances(handle, profile.id)? {
             match card.compute_instance_info(handle) {
                 Ok(info) => {
                     let compute_slices = profile.compute_slices;
