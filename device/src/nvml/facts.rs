@@ -6,9 +6,10 @@ use nvml_wrapper::{
 };
 use nvml_wrapper_sys::bindings as raw;
 
-use super::{BackendError, gone_or_failed};
+use super::{BackendError, gone_or_failed, mig::mig_facts};
 use crate::{
     gpu::{Gpu, NvlinkGroups, architecture_name},
+    mig::MigFacts,
     nvlink::Peer,
     sysfs,
 };
@@ -20,13 +21,16 @@ pub(super) struct Facts {
     pub(super) pci_bus_id: String,
     product_name: String,
     architecture: u32,
-    memory_bytes: u64,
+    memory_bytes: Option<u64>,
     numa_node: Option<u32>,
     pub(super) peers: Vec<Peer>,
+    /// It has active links, of which none says where it leads.
+    pub(super) hides_peers: bool,
     fabric_clique: Option<String>,
     driver_version: String,
     cuda_compute_capability: (u32, u32),
     minor: u32,
+    mig: Option<MigFacts>,
 }
 
 impl Facts {
@@ -45,6 +49,23 @@ impl Facts {
             driver_version: self.driver_version,
             cuda_compute_capability: self.cuda_compute_capability,
             minor: self.minor,
+            mig: self.mig,
+        }
+    }
+
+    /// Whether it is in MIG mode.
+    pub(super) fn is_cut(&self) -> bool {
+        self.mig.as_ref().is_some_and(|mig| mig.current)
+    }
+
+    /// Says what of it cannot be, unless that was so before.
+    pub(super) fn warn(&self, before: Option<&Self>) {
+        let implausible = |facts: &Self| facts.mig.as_ref().map(|mig| mig.implausible.clone());
+        let now = implausible(self).unwrap_or_default();
+        let said = before.and_then(implausible).unwrap_or_default();
+        if now != said && !now.is_empty() {
+            let (gpu, profiles) = (&self.uuid, now.join("; "));
+            tracing::warn!(gpu, profiles, "NVML tells of slices that cannot be");
         }
     }
 }
@@ -57,19 +78,33 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let pci = device.pci_info().map_err(gone)?;
     let capability = device.cuda_compute_capability().map_err(gone)?;
     let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
+    let uuid = device.uuid().map_err(gone)?;
+    let memory_bytes = memory_bytes(&device).map_err(gone)?;
+    let (peers, hides_peers) = peers(nvml, &device);
     Ok(Facts {
-        uuid: device.uuid().map_err(gone)?,
+        mig: mig_facts(&device, &uuid, memory_bytes)?,
+        uuid,
         pci_bus_id: kernel_address(&pci.bus_id),
         product_name: device.name().map_err(gone)?,
         architecture: architecture(nvml, &device).map_err(gone)?,
-        memory_bytes: device.memory_info().map_err(gone)?.total,
+        memory_bytes,
         numa_node: numa_node(&device),
-        peers: peers(nvml, &device),
+        peers,
+        hides_peers,
         fabric_clique: fabric_clique(nvml, &device),
         driver_version: nvml.sys_driver_version()?,
         cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
         minor: device.minor_number().map_err(gone)?,
     })
+}
+
+/// Parts that use the host's memory have none to report (GB10).
+fn memory_bytes(device: &Device<'_>) -> Result<Option<u64>, NvmlError> {
+    match device.memory_info() {
+        Ok(memory) => Ok(Some(memory.total).filter(|bytes| *bytes > 0)),
+        Err(NvmlError::NotSupported) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// `00000000:1B:00.0` of NVML as the kernel writes it: `0000:1b:00.0`.
@@ -112,14 +147,17 @@ fn numa_node(device: &Device<'_>) -> Option<u32> {
     }
 }
 
-/// What the active links lead to. A link that does not say so connects nothing that we could promise.
-fn peers(nvml: &Nvml, device: &Device<'_>) -> Vec<Peer> {
+/// What the active links lead to, and whether there are some and none says so. A link that does not connects nothing that we could
+/// promise.
+fn peers(nvml: &Nvml, device: &Device<'_>) -> (Vec<Peer>, bool) {
     let mut peers = Vec::new();
+    let mut has_links = false;
     for number in 0..raw::NVML_NVLINK_MAX_LINKS {
         let link = device.link_wrapper_for(number);
         if !link.is_active().unwrap_or(false) {
             continue;
         }
+        has_links = true;
         let Ok(remote) = link.remote_pci_info() else {
             continue;
         };
@@ -134,7 +172,8 @@ fn peers(nvml: &Nvml, device: &Device<'_>) -> Vec<Peer> {
             _ => {}
         }
     }
-    peers
+    let hides_peers = has_links && peers.is_empty();
+    (peers, hides_peers)
 }
 
 /// Raw, because the wrapper (0.13.0) gives the library a temporary to write to and returns what was there before.

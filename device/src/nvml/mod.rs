@@ -1,11 +1,14 @@
-//! NVML: the node's GPUs and who uses them.
+//! NVML: the node's GPUs, their slices, and who uses them.
 
 mod calls;
 mod facts;
+mod hidden_links;
 mod library;
+mod mig;
+mod processes;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -16,7 +19,9 @@ use nvml_wrapper::error::NvmlError;
 use self::{
     calls::{Calls, Lane, NoAnswer},
     facts::{Facts, facts},
+    hidden_links::Pairs,
     library::{Library, Session},
+    processes::processes,
 };
 use crate::{
     cdi::DriverRoot,
@@ -24,7 +29,7 @@ use crate::{
     nvlink::{Link, groups},
 };
 
-pub use self::library::LibraryStatus;
+pub use self::{library::LibraryStatus, processes::Process};
 
 /// Longest that one question to NVML is waited for. A firmware that hangs answers never.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -76,6 +81,9 @@ pub enum BackendError {
     /// The GPU is not there (any more), or fell off the bus: nothing runs on it.
     #[error("GPU {0} is gone")]
     Gone(String),
+    /// Something that is to be changed is in use: by a process, or by what a change would take with it.
+    #[error("NVML: {0}")]
+    InUse(String),
     /// Any other refusal.
     #[error("NVML: {0}")]
     Failed(String),
@@ -109,13 +117,6 @@ fn gone_or_failed(gpu: &str, error: NvmlError) -> BackendError {
     }
 }
 
-/// A process with a context on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Process {
-    /// Process id as the host counts.
-    pub pid: u32,
-}
-
 /// The GPUs of the node, each by itself: one that does not answer costs only what would have been new of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Listed {
@@ -144,6 +145,7 @@ pub struct Backend {
     /// What each GPU last said of itself, by UUID. A GPU that is silent stays where it is among its NVLink neighbours: without
     /// it the groups of all others would be made anew.
     said: Mutex<BTreeMap<String, Facts>>,
+    pairs: Mutex<Pairs>,
 }
 
 /// NVML is closed until this is dropped.
@@ -173,6 +175,7 @@ impl Backend {
             library: Arc::new(Library::new(library, proc)),
             sysfs,
             said: Mutex::default(),
+            pairs: Mutex::default(),
         }
     }
 
@@ -188,7 +191,8 @@ impl Backend {
             let lane = known.clone().map_or(Lane::Index(index), Lane::Gpu);
             match self.ask(lane, move |session| identified(session, index)) {
                 Ok(facts) => {
-                    self.said().insert(facts.uuid.clone(), facts.clone());
+                    let before = self.said().insert(facts.uuid.clone(), facts.clone());
+                    facts.warn(before.as_ref());
                     found.insert(facts.uuid.clone(), (facts, None));
                 }
                 Err(BackendError::Gone(_)) => {
@@ -217,13 +221,14 @@ impl Backend {
             None => said.retain(|uuid, _| found.contains_key(uuid)),
         }
         drop(said);
+        self.find_hidden_peers(&mut found);
         Ok(Listed {
             gpus: self.assemble(found.into_values().collect()),
             unidentified,
         })
     }
 
-    /// Processes with a compute, graphics or MPS context on a GPU, ascending.
+    /// Processes with a compute, graphics or MPS context on a GPU, ascending; each with its GPU instance, if it has one.
     pub fn processes(&self, uuid: &str) -> Result<Vec<Process>, BackendError> {
         // A library of another version that says that nobody is there would have a GPU in use given away.
         self.library.compare_with_kernel();
@@ -262,12 +267,23 @@ impl Backend {
         lane: Lane,
         question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
     ) -> Result<Answer, BackendError> {
+        self.ask_within(lane, self.calls.limit(), question)
+    }
+
+    /// Asks a question that may take this long, once it is its turn.
+    fn ask_within<Answer: Send + 'static>(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
+    ) -> Result<Answer, BackendError> {
         if !self.library.is_open()? {
             let library = Arc::clone(&self.library);
             self.calls.run(Lane::Library, move || library.open())??;
         }
         let library = Arc::clone(&self.library);
-        self.calls.run(lane, move || library.ask(question))?
+        self.calls
+            .run_within(lane, limit, move || library.ask(question))?
     }
 
     /// Finds out which index a GPU has, if that is not known. Each is asked in its own lane, so that none waits in that of another.
@@ -307,6 +323,10 @@ impl Backend {
 
     fn said(&self) -> MutexGuard<'_, BTreeMap<String, Facts>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pairs(&self) -> MutexGuard<'_, Pairs> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn assemble(&self, mut found: Vec<(Facts, Option<BackendError>)>) -> Vec<ListedGpu> {
@@ -349,34 +369,6 @@ fn identified(session: &Session, index: u32) -> Result<Facts, BackendError> {
     let facts = facts(&session.nvml, index)?;
     session.identify(index, &facts.uuid);
     Ok(facts)
-}
-
-fn processes(session: &Session, uuid: &str) -> Result<Vec<Process>, BackendError> {
-    let gone = |error| gone_or_failed(uuid, error);
-    let device = session.device(uuid)?;
-    let lists = [
-        device.running_compute_processes(),
-        device.running_graphics_processes(),
-        device.mps_running_compute_processes(),
-    ];
-    let mut processes = BTreeSet::new();
-    let mut is_told = false;
-    for list in lists {
-        match list {
-            Ok(list) => {
-                is_told = true;
-                processes.extend(list.iter().map(|info| Process { pid: info.pid }));
-            }
-            // An old driver, or a board that cannot have such processes.
-            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
-            Err(error) => return Err(gone(error)),
-        }
-    }
-    if !is_told {
-        let cause = "this driver does not say which processes use the GPU; 510 and later do";
-        return Err(BackendError::Failed(cause.to_owned()));
-    }
-    Ok(processes.into_iter().collect())
 }
 
 #[cfg(test)]
