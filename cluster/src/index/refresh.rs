@@ -133,7 +133,10 @@ impl Index {
             requests: &self.requests.of_pods,
             is_settled: &|request| self.is_settled(request),
         };
-        let formed = gangs::form(&inputs);
+        let mut formed = gangs::form(&inputs);
+        if let Some(formed) = &mut formed {
+            self.require_memory(formed, gang.as_deref(), &pods);
+        }
         self.note_tier_use(key, formed.as_ref());
         let names_level = |formed: &FormedGang| formed.spec.topology.is_some();
         if formed.as_ref().is_some_and(names_level) {
