@@ -76,7 +76,7 @@ pub fn of_classes(
                     "its spec.extendedResourceName is {resource}, and mode is Enforce: kube-scheduler makes the claims of pods that \
                      ask for it, which no permit names, so the driver does not prepare them and these pods do not start"
                 ),
-                "Take extendedResourceName off the DeviceClass (deviceClass.extendedResourceName=\"\" in the chart's values), and have \
+                "Take extendedResourceName off the DeviceClass (deviceClasses.gpu.extendedResourceName=\"\" in the chart's values), and have \
                  these pods ask by a ResourceClaim or by muster.dev/gpus"
                     .to_owned(),
             )
