@@ -60,6 +60,12 @@ impl<'a> ClaimByName<'a> {
         domain.contains('.').then_some(Self { pod_uid, resource })
     }
 
+    /// Whether a driver prepares, and proves to be released, what stands there where a claim's UID does: a ResourceClaim, or what
+    /// kube-scheduler makes one for. Of what a device plugin hands out no driver of ours has a say.
+    pub fn driver_prepares(uid: &'a str) -> bool {
+        Self::parse(uid).is_none_or(|name| name.device_class().is_some())
+    }
+
     /// The DeviceClass whose devices it stands for: those of a claim that kube-scheduler makes once the pod is let go. `None`: a device
     /// plugin hands out what it stands for, and no driver has a say about it.
     ///
@@ -119,6 +125,13 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_prepares_every_resource_claim() {
+        assert!(ClaimByName::driver_prepares(
+            "6f1d0c5e-5e0a-4c5e-9d0b-1c2f3a4b5c6d"
+        ));
+    }
+
+    #[test]
     fn a_claim_by_the_name_of_a_class_is_told_from_what_a_device_plugin_hands_out() {
         for (resource, class) in [
             (
@@ -134,6 +147,7 @@ mod tests {
             let text = name.to_string();
             let read = ClaimByName::parse(&text).unwrap();
             assert_eq!((read, read.device_class()), (name, class));
+            assert_eq!(ClaimByName::driver_prepares(&text), class.is_some());
         }
     }
 }
