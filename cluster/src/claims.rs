@@ -1,10 +1,12 @@
 //! ResourceClaims as the engine's claims.
 //!
-//! Understood are requests for an exact number of devices of a DeviceClass, with CEL selectors, and
-//! `matchAttribute` between them. Everything else (`All`, `firstAvailable`, admin access, capacity,
-//! tolerations, `distinctAttribute`, derived attributes) changes what kube-scheduler's allocator
-//! takes in a way that the planner does not model: it waits with the field named, never a guess.
+//! Understood are requests for an exact number of devices of a DeviceClass, with CEL selectors and
+//! capacity; the same as alternatives (`firstAvailable`); and `matchAttribute` between them. Everything
+//! else (`All`, admin access, tolerations, `distinctAttribute`, derived attributes) changes what
+//! kube-scheduler's allocator takes in a way that the planner does not model: it waits with the field
+//! named, never a guess.
 
+mod asked;
 mod observed;
 
 use std::{
@@ -12,24 +14,25 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::api::resource::v1::{
-    DeviceClass, DeviceConstraint, DeviceRequest, DeviceSelector, ExactDeviceRequest,
-};
+use k8s_openapi::api::resource::v1::{DeviceClass, DeviceConstraint, DeviceRequest};
 use muster_engine as engine;
 
+use asked::Asked;
 pub(crate) use observed::ClaimSpecs;
 pub use observed::{AllocatedDevice, ObservedClaim};
 
 use crate::{
     index::NamespacedName,
     pools::{PoolKey, device_name},
-    selectors::{InvalidExpression, Selectors},
+    selectors::{InvalidExpression, SelectorText, Selectors},
     shares::{RULES_PER_NAMESPACE, Shares},
     unsupported_field::UnsupportedField,
 };
 
 /// Most devices of one claim: what Kubernetes records in an allocation.
 const MAX_DEVICES_PER_CLAIM: u32 = 32;
+/// Most alternatives of one request, as Kubernetes limits them.
+const MAX_ALTERNATIVES: usize = 8;
 
 /// What a claim asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,11 +71,12 @@ impl ClaimReader<'_> {
         let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
         let requests = devices.and_then(|devices| devices.requests.as_deref());
         let requests = requests.unwrap_or_default();
-        let excepted = requests
+        let named: Vec<&str> = requests.iter().flat_map(classes_of).collect();
+        let excepted = named
             .iter()
-            .filter(|request| self.is_excepted(request))
+            .filter(|class| self.excepted.contains(**class))
             .count();
-        if excepted > 0 && excepted == requests.len() {
+        if excepted > 0 && excepted == named.len() {
             return Ok(ClaimRequest::Excepted);
         }
         if excepted > 0 {
@@ -99,47 +103,79 @@ impl ClaimReader<'_> {
         })
     }
 
-    fn is_excepted(&self, request: &DeviceRequest) -> bool {
-        request
-            .exactly
-            .as_ref()
-            .is_some_and(|exactly| self.excepted.contains(&exactly.device_class_name))
-    }
-
     fn request(
         &mut self,
         request: &DeviceRequest,
         path: &str,
     ) -> Result<engine::DeviceRequest, UnsupportedField> {
-        if request.first_available.is_some() {
-            return Err(UnsupportedField::new(
-                format!("{path}.firstAvailable"),
-                "alternatives are not planned; use exactly",
-            ));
-        }
-        let Some(exactly) = &request.exactly else {
-            return Err(UnsupportedField::new(
-                path,
-                "is of a kind that is not known; use exactly",
-            ));
+        let alternatives = request.first_available.as_deref();
+        let choices = match (&request.exactly, alternatives.unwrap_or_default()) {
+            (Some(exactly), []) => {
+                vec![self.choice(None, &exactly.into(), &format!("{path}.exactly"))?]
+            }
+            (Some(_), _) => {
+                return Err(UnsupportedField::new(
+                    path,
+                    "says both exactly and firstAvailable; use one of them",
+                ));
+            }
+            (None, alternatives) if request.first_available.is_some() => {
+                let path = format!("{path}.firstAvailable");
+                if !(1..=MAX_ALTERNATIVES).contains(&alternatives.len()) {
+                    let why = format!(
+                        "names {} alternatives; a request has 1 to {MAX_ALTERNATIVES}",
+                        alternatives.len()
+                    );
+                    return Err(UnsupportedField::new(path, why));
+                }
+                let mut choices = Vec::with_capacity(alternatives.len());
+                let mut names = BTreeSet::new();
+                for (index, alternative) in alternatives.iter().enumerate() {
+                    let path = format!("{path}[{index}]");
+                    if !names.insert(&alternative.name) {
+                        let why = format!("another alternative is called {}", alternative.name);
+                        return Err(UnsupportedField::new(format!("{path}.name"), why));
+                    }
+                    let name = Some(alternative.name.clone());
+                    choices.push(self.choice(name, &alternative.into(), &path)?);
+                }
+                choices
+            }
+            (None, _) => {
+                return Err(UnsupportedField::new(
+                    path,
+                    "is of a kind that is not known; use exactly or firstAvailable",
+                ));
+            }
         };
-        let path = format!("{path}.exactly");
-        check_plain(exactly, &path)?;
-        let selector = self.selector(exactly, &path)?;
         Ok(engine::DeviceRequest {
             name: request.name.clone(),
-            selector,
-            count: count(exactly, &path)?,
+            choices,
         })
     }
 
-    /// The class's expressions first, then the request's, as kube-scheduler evaluates them.
+    fn choice(
+        &mut self,
+        name: Option<String>,
+        asked: &Asked<'_>,
+        path: &str,
+    ) -> Result<engine::DeviceChoice, UnsupportedField> {
+        asked.check_plain(path)?;
+        let count = asked.count(path)?;
+        Ok(engine::DeviceChoice {
+            name,
+            selector: self.selector(asked, path)?,
+            count,
+        })
+    }
+
+    /// The class's expressions first, then the request's, then the capacity, as kube-scheduler evaluates them.
     fn selector(
         &mut self,
-        exactly: &ExactDeviceRequest,
+        asked: &Asked<'_>,
         path: &str,
     ) -> Result<engine::SelectorId, UnsupportedField> {
-        let class_name = &exactly.device_class_name;
+        let class_name = asked.class;
         let Some(class) = self.classes.get(class_name) else {
             return Err(UnsupportedField::new(
                 format!("{path}.deviceClassName"),
@@ -152,16 +188,17 @@ impl ClaimReader<'_> {
             .spec
             .as_ref()
             .and_then(|spec| spec.selectors.as_deref());
-        let of_class = expressions(class_selectors, &|index| {
+        let of_class = asked::expressions(class_selectors.unwrap_or_default(), &|index| {
             format!("{path}.deviceClassName ({class_name}): spec.selectors[{index}]")
         })?;
-        let of_request = expressions(exactly.selectors.as_deref(), &|index| {
-            format!("{path}.selectors[{index}]")
-        })?;
+        let of_request = asked.expressions(&|index| format!("{path}.selectors[{index}]"))?;
         let from_class = of_class.len();
-        let all: Vec<String> = of_class.into_iter().chain(of_request).collect();
-        self.check_share(&all, path)?;
-        let (id, is_new) = self.selectors.intern(all).map_err(|error| {
+        let text = SelectorText {
+            expressions: of_class.into_iter().chain(of_request).collect(),
+            capacity: asked.capacity(path)?,
+        };
+        self.check_share(&text, path)?;
+        let (id, is_new) = self.selectors.intern(text).map_err(|error| {
             let InvalidExpression {
                 position,
                 cause: error,
@@ -181,11 +218,15 @@ impl ClaimReader<'_> {
     }
 
     /// Whether the namespace may use the selector: it does already, or has room for one more.
-    fn check_share(&mut self, texts: &[String], path: &str) -> Result<(), UnsupportedField> {
+    fn check_share(&mut self, text: &SelectorText, path: &str) -> Result<(), UnsupportedField> {
         let namespace = &self.key.namespace;
-        let known = self.selectors.known(texts);
-        if known.is_some_and(|id| self.shares.uses(namespace, id))
-            || self.shares.has_room(namespace, self.key.clone())
+        let known = self.selectors.known(text);
+        let uses = |id| self.shares.uses(namespace, id) || self.new_selectors.contains(&id);
+        let others = self.new_selectors.len();
+        if known.is_some_and(uses)
+            || self
+                .shares
+                .has_room_beside(namespace, self.key.clone(), others)
         {
             return Ok(());
         }
@@ -198,13 +239,19 @@ impl ClaimReader<'_> {
     }
 }
 
-/// The DeviceClasses that a claim names, existing or not.
+/// The DeviceClasses that a claim names, existing or not. One that several requests name comes several times.
 pub fn classes(claim: &ObservedClaim) -> impl Iterator<Item = &str> {
     let devices = claim.spec.iter().flat_map(|spec| &spec.devices);
     let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
-    requests
-        .filter_map(|request| request.exactly.as_ref())
-        .map(|exactly| exactly.device_class_name.as_str())
+    requests.flat_map(classes_of)
+}
+
+/// The DeviceClasses that a request names, in whatever way.
+fn classes_of(request: &DeviceRequest) -> impl Iterator<Item = &str> {
+    let exactly = request.exactly.iter();
+    let exactly = exactly.map(|exactly| exactly.device_class_name.as_str());
+    let alternatives = request.first_available.iter().flatten();
+    exactly.chain(alternatives.map(|alternative| alternative.device_class_name.as_str()))
 }
 
 /// The devices that a claim is allocated, and their node. `None`: it is not allocated. `node_of` says
@@ -239,60 +286,13 @@ pub fn allocated(
     Ok(node.map(|node| (node.into(), names)))
 }
 
-fn check_plain(exactly: &ExactDeviceRequest, path: &str) -> Result<(), UnsupportedField> {
-    let refuse =
-        |field: &str, why: &str| Err(UnsupportedField::new(format!("{path}.{field}"), why));
-    if exactly.admin_access == Some(true) {
-        return refuse("adminAccess", "devices that others hold are not planned");
-    }
-    if !matches!(
-        exactly.allocation_mode.as_deref(),
-        None | Some("ExactCount")
-    ) {
-        let mode = exactly.allocation_mode.as_deref().unwrap_or_default();
-        return refuse(
-            "allocationMode",
-            &format!("{mode} is not planned; use ExactCount with a count"),
-        );
-    }
-    if exactly.capacity.is_some() {
-        return refuse("capacity", "shares of a device are not planned");
-    }
-    if exactly
-        .tolerations
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
-        return refuse("tolerations", "tainted devices are not planned");
-    }
-    if exactly
-        .derived_attributes
-        .as_ref()
-        .is_some_and(|list| !list.is_empty())
-    {
-        return refuse("derivedAttributes", "is not evaluated");
-    }
-    Ok(())
-}
-
-fn count(exactly: &ExactDeviceRequest, path: &str) -> Result<u32, UnsupportedField> {
-    let count = exactly.count.unwrap_or(1);
-    u32::try_from(count)
-        .ok()
-        .filter(|count| (1..=MAX_DEVICES_PER_CLAIM).contains(count))
-        .ok_or_else(|| {
-            UnsupportedField::new(
-                format!("{path}.count"),
-                format!("is {count}; a claim has 1 to {MAX_DEVICES_PER_CLAIM} devices"),
-            )
-        })
-}
-
+/// Whether the claim stays within its limit whichever alternatives it gets.
 fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), UnsupportedField> {
-    let total: u64 = requests
-        .iter()
-        .map(|request| u64::from(request.count))
-        .sum();
+    let most = requests.iter().map(|request| {
+        let counts = request.choices.iter().map(|choice| u64::from(choice.count));
+        counts.max().unwrap_or(0)
+    });
+    let total: u64 = most.sum();
     if total <= u64::from(MAX_DEVICES_PER_CLAIM) {
         return Ok(());
     }
@@ -300,24 +300,6 @@ fn check_total(requests: &[engine::DeviceRequest]) -> Result<(), UnsupportedFiel
         "spec.devices.requests",
         format!("asks for {total} devices; a claim has at most {MAX_DEVICES_PER_CLAIM}"),
     ))
-}
-
-fn expressions(
-    selectors: Option<&[DeviceSelector]>,
-    path: &dyn Fn(usize) -> String,
-) -> Result<Vec<String>, UnsupportedField> {
-    selectors
-        .unwrap_or_default()
-        .iter()
-        .enumerate()
-        .map(|(index, selector)| match &selector.cel {
-            Some(cel) => Ok(cel.expression.clone()),
-            None => Err(UnsupportedField::new(
-                path(index),
-                "is of a kind that is not known; use cel",
-            )),
-        })
-        .collect()
 }
 
 fn constraint(
@@ -340,7 +322,7 @@ fn constraint(
     };
     let named = given.requests.clone().unwrap_or_default();
     for (position, name) in named.iter().enumerate() {
-        if !requests.iter().any(|request| request.name == *name) {
+        if !requests.iter().any(|request| is_named(request, name)) {
             return Err(UnsupportedField::new(
                 format!("{path}.requests[{position}]"),
                 format!("there is no request {name}"),
@@ -351,4 +333,13 @@ fn constraint(
         requests: named,
         attribute: attribute.as_str().into(),
     })
+}
+
+/// Whether a constraint means the request by that name, or one of its alternatives: `request` or `request/alternative`.
+fn is_named(request: &engine::DeviceRequest, name: &str) -> bool {
+    let Some((main, alternative)) = name.split_once('/') else {
+        return request.name == name;
+    };
+    let mut choices = request.choices.iter();
+    request.name == main && choices.any(|choice| choice.name.as_deref() == Some(alternative))
 }

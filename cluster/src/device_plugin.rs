@@ -55,11 +55,11 @@ impl CountedResources {
         let selector = self.selector(&name.resource.into())?;
         Some(engine::Claim {
             uid: name.to_string().into(),
-            requests: vec![engine::DeviceRequest {
-                name: name.resource.to_owned(),
+            requests: vec![engine::DeviceRequest::exactly(
+                name.resource,
                 selector,
-                count: u32::try_from(units).unwrap_or(u32::MAX),
-            }],
+                u32::try_from(units).unwrap_or(u32::MAX),
+            )],
             constraints: Vec::new(),
             allocated: None,
         })
@@ -363,6 +363,7 @@ pub fn devices(
                 usable: true,
                 healthy: true,
                 allocated_to: (unit < taken).then(|| holder.clone()),
+                consumes: Arc::default(),
             }),
         );
     }
@@ -626,8 +627,8 @@ mod tests {
         };
         let claim = counted().claim(name("nvidia.com/gpu"), 4).unwrap();
         assert_eq!(claim.uid.as_str(), "p/nvidia.com/gpu");
-        assert_eq!(claim.requests[0].selector, SelectorId(7));
-        assert_eq!(claim.requests[0].count, 4);
+        assert_eq!(claim.requests[0].choices[0].selector, SelectorId(7));
+        assert_eq!(claim.requests[0].choices[0].count, 4);
         assert_eq!(counted().claim(name("amd.com/gpu"), 4), None);
     }
 }

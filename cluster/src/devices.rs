@@ -3,6 +3,8 @@
 //! Of 80,000 GPUs, each with its own UUID, a handful are different in anything else. What devices have in common is kept
 //! once, as a [`DeviceKind`], and selectors are judged once for each kind.
 
+mod state;
+
 use std::{
     collections::BTreeMap,
     ops::Bound,
@@ -10,10 +12,22 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
-use muster_api::keys;
 use muster_engine::{Amount, AttributeName};
 
-use crate::{pools::PoolKey, quantity, selectors::Subject};
+use self::state::DeviceState;
+pub(crate) use self::state::{is_fault, repels};
+use crate::{
+    charge,
+    counters::{NamedSets, Numbered, Sets},
+    pools::PoolKey,
+    quantity,
+    selectors::Subject,
+};
+
+/// Most devices of one ResourceSlice, as Kubernetes limits them.
+const MAX_DEVICES_PER_SLICE: usize = 128;
+/// Most devices of one ResourceSlice if any of them draws from counters, as Kubernetes limits them.
+const MAX_DRAWING_DEVICES_PER_SLICE: usize = 64;
 
 /// Names of attributes, without their domain, that are different for every device. An expression that reads one of them is
 /// judged for each device.
@@ -58,9 +72,11 @@ pub struct DeviceKind {
     pub memory: Amount,
     /// Group of devices of a node that are connected by NVLink.
     pub nvlink_group: Option<String>,
-    /// Whether a device is given out as a whole and at once. Others are never planned.
-    pub is_whole: bool,
-    /// Whether a device may be planned: it is not tainted, and is given out as a whole and at once.
+    /// Thousandths of a GPU that a device is, should it be one, unless the counters say that it draws from.
+    pub gpus: Amount,
+    /// Whether a device is given out to one claim, and at once. Others are never planned.
+    pub is_planned: bool,
+    /// Whether a device may be planned: it is not tainted, and is given out to one claim and at once.
     pub usable: bool,
     /// Whether it may be once what it was given to is released.
     pub healthy: bool,
@@ -79,6 +95,8 @@ pub struct PublishedDevice {
     pub own: Arc<[(String, DeviceAttribute)]>,
     /// Those of them that a constraint may name, by qualified name.
     pub own_attributes: Arc<[(AttributeName, String)]>,
+    /// What it draws from the counters of its pool, if anything.
+    pub(crate) draws: Option<Arc<Numbered<NamedSets>>>,
 }
 
 /// A ResourceSlice as the index keeps it.
@@ -102,6 +120,10 @@ pub struct SliceView {
     pub binds_conditionally: bool,
     /// Its devices, as they stand in the slice.
     pub devices: Vec<PublishedDevice>,
+    /// The counter sets that it publishes, if any.
+    pub(crate) counter_sets: Option<Arc<Numbered<NamedSets>>>,
+    /// Why its pool cannot be used, if it cannot be whatever else is published.
+    pub(crate) fault: Option<Box<str>>,
 }
 
 /// The kinds of all devices that are published. A kind is forgotten with its last device.
@@ -111,6 +133,8 @@ pub struct DeviceKinds {
     by_id: BTreeMap<DeviceKindId, Weak<DeviceKind>>,
     /// Devices of all slices that are held.
     devices: BTreeMap<DeviceId, PublishedDevice>,
+    /// What slices publish of counters, and devices draw.
+    sets: Sets,
     last: u32,
     last_device: u64,
     sweep_above: usize,
@@ -126,6 +150,7 @@ impl PublishedDevice {
             kind: Arc::clone(kind),
             own: Arc::default(),
             own_attributes: Arc::default(),
+            draws: None,
         }
     }
 
@@ -144,7 +169,11 @@ impl DeviceKinds {
     /// What is kept of a slice. Devices that are as in `old`, the same slice as it was, keep their numbers.
     pub fn slice(&mut self, slice: Arc<ResourceSlice>, old: Option<&SliceView>) -> SliceView {
         let ResourceSlice { metadata, spec } = Arc::unwrap_or_clone(slice);
-        let devices = spec.devices.unwrap_or_default();
+        let mut devices = spec.devices.unwrap_or_default();
+        let fault = too_many(&devices);
+        if fault.is_some() {
+            devices.clear();
+        }
         let old: BTreeMap<&str, &PublishedDevice> = old
             .iter()
             .flat_map(|old| &old.devices)
@@ -161,6 +190,8 @@ impl DeviceKinds {
             slice_count: spec.pool.resource_slice_count,
             node: spec.node_name,
             binds_conditionally: devices.iter().any(binds),
+            counter_sets: self.sets.published(spec.shared_counters.as_ref()),
+            fault,
             devices: devices
                 .into_iter()
                 .map(|device| self.device(&spec.driver, &spec.pool.name, device, &old))
@@ -181,6 +212,7 @@ impl DeviceKinds {
     ) -> PublishedDevice {
         let name = crate::pools::device_name(driver, pool, &device.name);
         let state = DeviceState::of(&device);
+        let draws = self.sets.drawn(&device);
         let attributes = device.attributes.unwrap_or_default();
         let (own, common): (BTreeMap<_, _>, _) =
             attributes.into_iter().partition(|(name, _)| is_own(name));
@@ -193,7 +225,15 @@ impl DeviceKinds {
         };
         let kind = self.intern(driver, common, state);
         let old = old.get(name.as_str());
-        if let Some(old) = old.filter(|old| Arc::ptr_eq(&old.kind, &kind) && old.own == own) {
+        let is_same = |old: &&&PublishedDevice| {
+            let draw_alike = match (&old.draws, &draws) {
+                (Some(old), Some(new)) => Arc::ptr_eq(old, new),
+                (None, None) => true,
+                _ => false,
+            };
+            Arc::ptr_eq(&old.kind, &kind) && old.own == own && draw_alike
+        };
+        if let Some(old) = old.filter(is_same) {
             return (*old).clone();
         }
         self.last_device += 1;
@@ -204,17 +244,18 @@ impl DeviceKinds {
             own_attributes: qualified(driver, own.iter().map(|(name, value)| (name, value)))
                 .collect(),
             own,
+            draws,
         }
     }
 
     fn intern(&mut self, driver: &str, device: Device, state: DeviceState) -> Arc<DeviceKind> {
         // Serialising these types cannot fail.
         let DeviceState {
-            is_whole,
+            is_planned,
             usable,
             healthy,
         } = state;
-        let text = serde_json::to_string(&(driver, is_whole, usable, healthy, &device))
+        let text = serde_json::to_string(&(driver, is_planned, usable, healthy, &device))
             .unwrap_or_default();
         if let Some(known) = self.by_text.get(&text).and_then(Weak::upgrade) {
             return known;
@@ -233,8 +274,9 @@ impl DeviceKinds {
             driver: driver.to_owned(),
             attributes: Arc::new(qualified(driver, attributes).collect()),
             memory: memory(driver, &device),
+            gpus: charge::by_attributes(driver, &device),
             nvlink_group,
-            is_whole,
+            is_planned,
             usable,
             healthy,
             device,
@@ -324,41 +366,16 @@ pub fn memory(driver: &str, device: &Device) -> Amount {
     Amount(bytes.unwrap_or(0))
 }
 
-/// Devices that kube-scheduler gives out in ways that the planner does not model (slices of a device that share its
-/// counters, devices shared by several claims, devices that are bound later) are never planned.
-fn is_whole(device: &Device) -> bool {
-    !has_any(device.consumes_counters.as_ref())
-        && !has_any(device.binding_conditions.as_ref())
-        && device.allow_multiple_allocations != Some(true)
-        && device.node_selector.is_none()
-        && device.all_nodes != Some(true)
-}
-
-/// What its taints say of a device.
-#[derive(Clone, Copy)]
-struct DeviceState {
-    is_whole: bool,
-    /// Whether it may be allocated.
-    usable: bool,
-    /// Whether it may be once what it was given to is released.
-    healthy: bool,
-}
-
-impl DeviceState {
-    fn of(device: &Device) -> Self {
-        let mut repelling = device
-            .taints
-            .iter()
-            .flatten()
-            .filter(|taint| matches!(taint.effect.as_str(), "NoSchedule" | "NoExecute"));
-        let is_whole = is_whole(device);
-        let is_faulty = repelling.clone().any(|taint| taint.key != keys::TAINT_HELD);
-        Self {
-            is_whole,
-            usable: is_whole && repelling.next().is_none(),
-            healthy: is_whole && !is_faulty,
-        }
-    }
+/// Why a slice has more devices than Kubernetes allows, if so.
+fn too_many(devices: &[Device]) -> Option<Box<str>> {
+    let draws = |device: &Device| has_any(device.consumes_counters.as_ref());
+    let most = if devices.len() <= MAX_DEVICES_PER_SLICE && devices.iter().any(draws) {
+        MAX_DRAWING_DEVICES_PER_SLICE
+    } else {
+        MAX_DEVICES_PER_SLICE
+    };
+    let count = devices.len();
+    (count > most).then(|| format!("spec.devices: {count} devices; at most {most} can be").into())
 }
 
 fn has_any<V>(list: Option<&Vec<V>>) -> bool {

@@ -70,6 +70,7 @@ use crate::{
     selectors::{Selectors, Subject},
     shares::Shares,
     table::Table,
+    taint_rules::TaintRules,
 };
 
 /// How long the devices of a Ready node count as last seen after its slices vanished, in seconds
@@ -177,6 +178,8 @@ pub struct Index {
     queues_by_team: Links<String, NamespacedName>,
     device_kinds: DeviceKinds,
     pools: Pools,
+    /// The rules that taint devices.
+    taint_rules: TaintRules,
     pod_terms: PodTerms,
     /// Pods that the engine knows a hold of, by UID.
     held: HashSet<String>,
@@ -272,6 +275,7 @@ impl Index {
             queues_by_team: Links::default(),
             device_kinds: DeviceKinds::default(),
             pools: Pools::default(),
+            taint_rules: TaintRules::default(),
             pod_terms: PodTerms::default(),
             held: HashSet::new(),
             silent_drivers: HashSet::new(),

@@ -16,7 +16,7 @@ use crate::{
     devices::PublishedDevice,
     node_filter::{NodeBasis, NodeRules},
     node_verdicts::NodeVerdicts,
-    selectors::{Expressions, InvalidExpression, Subject, Verdict},
+    selectors::{Expressions, InvalidExpression, SelectorText, Subject, Verdict},
     text::one_line,
 };
 
@@ -60,7 +60,7 @@ pub(crate) struct Progress {
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
-    Compile(Vec<String>),
+    Compile(SelectorText),
     Devices {
         expressions: Arc<Expressions>,
         /// In the order of their subjects.
@@ -110,7 +110,9 @@ impl JudgementRequest {
     pub fn judge(&self, elapsed: &dyn Fn() -> Duration) -> Judgement {
         let outcome = match &self.work {
             _ if self.progress.spent >= LIMIT => self.too_slow(0, Duration::ZERO),
-            Work::Compile(texts) => Outcome::Compiled(Expressions::compile(texts).map(Arc::new)),
+            Work::Compile(selector) => {
+                Outcome::Compiled(Expressions::compile(selector).map(Arc::new))
+            }
             Work::Devices {
                 expressions,
                 devices,

@@ -38,6 +38,8 @@ pub mod pod_terms;
 pub mod pools;
 pub mod unsupported_field;
 
+mod charge;
+mod counters;
 pub mod quantity;
 pub mod rank_state;
 pub mod selectors;
@@ -47,6 +49,7 @@ pub mod side_door_cases;
 pub mod side_doors;
 pub mod stable_suffix;
 pub mod table;
+mod taint_rules;
 pub mod taints;
 pub mod text;
 pub mod whole_number;

@@ -17,7 +17,9 @@ use crate::{
     device_plugin::{self, CountedResources},
     devices::PublishedDevice,
     pod_resources,
+    pools::{Offered, OfferedDevice},
     selectors::{DeviceVerdicts, Selectors, Subject},
+    taint_rules::{RuledTaints, TaintRules},
     taints,
 };
 
@@ -75,8 +77,10 @@ pub struct NodeParts<'a> {
     pub node: &'a Node,
     /// Its NodeDevices, if there is one.
     pub node_devices: Option<&'a NodeDevices>,
-    /// Its devices in allocation order, now or as last seen.
-    pub devices: &'a [PublishedDevice],
+    /// Its devices in allocation order, now or as last seen, and what they draw from.
+    pub offered: &'a Offered,
+    /// The rules that taint devices.
+    pub(crate) taint_rules: &'a TaintRules,
     /// Whether slices vanished or are incomplete.
     pub slices_missing: bool,
     /// Whether its driver has not answered for too long, as it was said.
@@ -136,10 +140,13 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         .collect();
     let mut judged = Judged::new();
     let mut unknown = BTreeSet::new();
+    let mut ruled = parts.taint_rules.lookup();
     let mut devices: Vec<engine::Device> = parts
+        .offered
         .devices
         .iter()
-        .map(|device| {
+        .map(|offered| {
+            let device = &offered.published;
             let matched = judge(device, selectors, &mut judged, &mut unknown);
             let in_flavors = flavors
                 .iter()
@@ -148,7 +155,8 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
                 .map(|flavor| flavor.name.clone())
                 .collect();
             let is_gpu = hands_out_gpus(&device.kind.driver, parts.flavors);
-            device_of(device, is_gpu, in_flavors, matched, parts.allocated)
+            let made = device_of(offered, is_gpu, in_flavors, matched, parts.allocated);
+            tainted(made, ruled.of(&device.name))
         })
         .collect();
     let failed = |id: &SelectorId| matches!(judged.get(id), Some(Judgement::Fails(_)));
@@ -183,6 +191,7 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         accelerator: accelerator(labels, parts.topologies),
         filters: Arc::clone(parts.filters),
         devices,
+        counter_sets: Arc::clone(&parts.offered.counter_sets),
     };
     Made {
         node,
@@ -271,9 +280,10 @@ fn block(parts: &NodeParts<'_>) -> Option<NodeBlock> {
         return Some(NodeBlock::SlicesMissing);
     }
     let is_served = parts
+        .offered
         .devices
         .iter()
-        .any(|device| device.kind.driver == keys::DRIVER);
+        .any(|device| device.published.kind.driver == keys::DRIVER);
     let answered = parts
         .node_devices
         .is_some_and(|object| driver_has_answered(parts.node, object));
@@ -363,14 +373,15 @@ fn hands_out_gpus(driver: &str, flavors: &[FlavorRule]) -> bool {
 }
 
 fn device_of(
-    published: &PublishedDevice,
+    offered: &OfferedDevice,
     is_gpu: bool,
     flavors: BTreeSet<FlavorName>,
     selectors: Arc<BTreeSet<SelectorId>>,
     allocated: &BTreeMap<String, ClaimUid>,
 ) -> engine::Device {
+    let published = &offered.published;
     // What is never planned is not there for any request: no request waits for it, and none is told that it is in use.
-    let selectors = if published.kind.is_whole {
+    let selectors = if published.kind.is_planned {
         selectors
     } else {
         Arc::default()
@@ -379,11 +390,7 @@ fn device_of(
         allocated_to: allocated.get(published.name.as_ref()).cloned(),
         name: published.name.as_ref().into(),
         // A network card in the same claim is not charged as a GPU.
-        gpus: if is_gpu {
-            Amount::ONE_GPU
-        } else {
-            Amount::ZERO
-        },
+        gpus: if is_gpu { offered.gpus } else { Amount::ZERO },
         flavors,
         vram: published.kind.memory,
         selectors,
@@ -392,5 +399,15 @@ fn device_of(
         own_attributes: Arc::clone(&published.own_attributes),
         usable: published.kind.usable,
         healthy: published.kind.healthy,
+        consumes: Arc::clone(&offered.consumes),
+    }
+}
+
+/// The device with the taints of rules beside its own.
+fn tainted(device: engine::Device, taints: RuledTaints) -> engine::Device {
+    engine::Device {
+        usable: device.usable && !taints.repels,
+        healthy: device.healthy && !taints.is_faulty,
+        ..device
     }
 }

@@ -18,7 +18,7 @@ pub mod types {
     pub use k8s_openapi::api::{
         batch::v1::Job,
         core::v1::{Namespace, Node, Pod},
-        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+        resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice},
     };
     pub use muster_api::{
         Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology,
@@ -41,6 +41,7 @@ macro_rules! for_each_kind {
         $callback! {
             Cohort: cluster cohorts with_status;
             DeviceClass: cluster device_classes without_status;
+            DeviceTaintRule: cluster device_taint_rules with_status;
             Flavor: cluster flavors with_status;
             Gang: namespaced gangs with_status;
             Job: namespaced jobs with_status;
@@ -70,6 +71,12 @@ macro_rules! kinds {
         impl Kind {
             /// Every kind. A new leader reads exactly the kinds that are watched.
             pub const ALL: [Self; [$(stringify!($kind)),*].len()] = [$(Self::$kind),*];
+
+            /// Whether an API server may do without the kind: where it is not served there are no objects of it.
+            pub fn is_optional(self) -> bool {
+                // Of Kubernetes 1.37.
+                self == Self::DeviceTaintRule
+            }
         }
 
         /// An observed object. Shared, because the index and a watch cache may both hold it.

@@ -1,13 +1,26 @@
 //! Pools of ResourceSlices: which devices of a node can be allocated, in the order in which
-//! kube-scheduler's allocator tries them.
+//! kube-scheduler's allocator tries them, and what they draw from.
+//!
+//! A pool counts at its highest generation alone, and only if it is complete and valid: if all its slices are
+//! there, no name of a device or of a counter set is used twice, every counter that a device draws from exists,
+//! all amounts can be counted with, and nothing exceeds the limits of Kubernetes.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::Bound,
     sync::Arc,
 };
 
+use muster_engine::{Amount, Consumption, CounterSet};
+
 pub use crate::devices::PublishedDevice;
-use crate::devices::SliceView;
+use crate::{
+    counters::{self, Drawn, Layouts},
+    devices::SliceView,
+};
+
+/// Most devices of one pool. No node has so many, and whoever publishes more would have every event of it cost as much.
+const MAX_DEVICES_PER_POOL: usize = 4_096;
 
 /// Which pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,6 +44,7 @@ pub fn device_name(driver: &str, pool: &str, device: &str) -> String {
 pub struct Pools {
     of_node: BTreeMap<String, BTreeMap<PoolKey, SlicesByName>>,
     nodes_of: BTreeMap<PoolKey, BTreeSet<String>>,
+    layouts: Layouts,
 }
 
 /// The slices of one pool of one node, by name.
@@ -103,63 +117,202 @@ impl Pools {
         same_name.or_else(only).map(String::as_str)
     }
 
+    /// The nodes that publish pools of that driver and name; `None` stands for every one.
+    pub(crate) fn nodes_with(&self, driver: Option<&str>, pool: Option<&str>) -> BTreeSet<String> {
+        let mut nodes = BTreeSet::new();
+        let mut next = PoolKey {
+            driver: driver.unwrap_or_default().to_owned(),
+            name: pool.unwrap_or_default().to_owned(),
+        };
+        if driver.is_none() && pool.is_none() {
+            return self.of_node.keys().cloned().collect();
+        }
+        loop {
+            let mut pools = self
+                .nodes_of
+                .range::<PoolKey, _>((Bound::Included(&next), Bound::Unbounded));
+            let Some((key, on)) = pools.next() else {
+                return nodes;
+            };
+            if driver.is_some_and(|driver| driver != key.driver) {
+                return nodes;
+            }
+            // Pools are in the order of their drivers, then of their names: of each driver at most one more is looked at than is meant.
+            next = match pool {
+                Some(pool) if *key.name > *pool => PoolKey {
+                    driver: format!("{}\0", key.driver),
+                    name: pool.to_owned(),
+                },
+                Some(pool) if *key.name < *pool => PoolKey {
+                    driver: key.driver.clone(),
+                    name: pool.to_owned(),
+                },
+                _ => {
+                    nodes.extend(on.iter().cloned());
+                    PoolKey {
+                        driver: key.driver.clone(),
+                        name: format!("{}\0", key.name),
+                    }
+                }
+            };
+        }
+    }
+
     /// What the node's slices offer.
-    pub fn on_node(&self, node: &str) -> OnNode {
+    pub fn on_node(&mut self, node: &str) -> OnNode {
         let mut usable = Vec::new();
+        let mut faults = Vec::new();
         let mut all_complete = true;
         for (key, slices) in self.of_node.get(node).into_iter().flatten() {
-            match complete(slices) {
-                Some(slices) => usable.push((binds_conditionally(&slices), key, slices)),
-                None => all_complete = false,
+            let Some(slices) = complete(slices) else {
+                all_complete = false;
+                continue;
+            };
+            match offer(&slices, &mut self.layouts) {
+                Ok(offer) => usable.push((key, offer)),
+                Err(fault) => {
+                    all_complete = false;
+                    faults.push(format!("pool {}/{}: {fault}", key.driver, key.name));
+                }
             }
         }
         // Driver and pool name are the order of the set; a stable sort keeps it.
-        usable.sort_by_key(|(conditional, ..)| *conditional);
-        let pools = usable.iter().map(|(_, key, _)| (*key).clone()).collect();
-        let devices = usable
-            .into_iter()
-            .flat_map(|(_, _, slices)| slices)
-            .flat_map(|slice| slice.devices.clone())
-            .collect();
+        usable.sort_by_key(|(_, offer)| offer.binds_conditionally);
+        let pools = usable.iter().map(|(key, _)| (*key).clone()).collect();
+        let mut devices = Vec::new();
+        let mut counter_sets: Arc<[CounterSet]> = Arc::default();
+        for (number, (_, offer)) in usable.into_iter().enumerate() {
+            let before = u32::try_from(counter_sets.len()).unwrap_or(u32::MAX);
+            counter_sets = add_sets(counter_sets, &offer.counter_sets, number);
+            devices.extend(offer.devices.into_iter().map(|mut device| {
+                device.consumes = counters::after(&device.consumes, before);
+                device
+            }));
+        }
         OnNode {
-            devices,
+            offered: Offered {
+                devices,
+                counter_sets,
+            },
             pools,
             all_complete,
+            faults,
         }
     }
+}
+
+/// A device that can be allocated on its node, or could if it were free.
+#[derive(Clone, Debug)]
+pub struct OfferedDevice {
+    /// As it is published.
+    pub published: PublishedDevice,
+    /// What it takes of the counter sets of the node while it is allocated.
+    pub consumes: Arc<[Consumption]>,
+    /// Thousandths of a GPU that it is, should it be one.
+    pub gpus: Amount,
+}
+
+/// Devices of a node, and what they draw from.
+#[derive(Clone, Debug, Default)]
+pub struct Offered {
+    /// Devices of its usable pools, in allocation order (Kubernetes 1.36 and later): pools by
+    /// driver, then name, those with binding conditions last; slices by name; devices as they stand.
+    pub devices: Vec<OfferedDevice>,
+    /// The counter sets of these pools.
+    pub counter_sets: Arc<[CounterSet]>,
 }
 
 /// What the slices of a node offer.
 #[derive(Clone, Debug, Default)]
 pub struct OnNode {
-    /// Devices of its complete pools, in allocation order (Kubernetes 1.36 and later): pools by
-    /// driver, then name, those with binding conditions last; slices by name; devices as they stand.
-    pub devices: Vec<PublishedDevice>,
-    /// Its complete pools.
+    /// The devices.
+    pub offered: Offered,
+    /// Its complete and valid pools.
     pub pools: BTreeSet<PoolKey>,
     /// Whether every pool with slices for the node is complete and valid.
     pub all_complete: bool,
+    /// Of complete pools that are not valid, why.
+    pub faults: Vec<String>,
 }
 
-/// The slices of the highest generation, by name, if they are all there and no device name is used
-/// twice; else kube-scheduler allocates nothing of the pool.
-fn complete(slices: &SlicesByName) -> Option<Vec<Arc<SliceView>>> {
+/// What one pool offers.
+struct PoolOffer {
+    binds_conditionally: bool,
+    devices: Vec<OfferedDevice>,
+    counter_sets: Arc<[CounterSet]>,
+}
+
+/// The slices of the highest generation, by name, if they are all there; else kube-scheduler allocates nothing of the pool.
+fn complete(slices: &SlicesByName) -> Option<Vec<&Arc<SliceView>>> {
     let generation = slices.values().map(|slice| slice.generation).max()?;
     let current: Vec<_> = slices
         .values()
         .filter(|slice| slice.generation == generation)
-        .cloned()
         .collect();
     let count = i64::try_from(current.len()).ok()?;
-    let mut names = BTreeSet::new();
     let is_complete = current.iter().all(|slice| slice.slice_count == count);
-    let are_unique = current
-        .iter()
-        .flat_map(|slice| &slice.devices)
-        .all(|device| names.insert(&device.name));
-    (is_complete && are_unique).then_some(current)
+    is_complete.then_some(current)
 }
 
-fn binds_conditionally(slices: &[Arc<SliceView>]) -> bool {
-    slices.iter().any(|slice| slice.binds_conditionally)
+/// What a complete pool offers. An error: it is not valid, and kube-scheduler allocates nothing of it, or would fail.
+fn offer(slices: &[&Arc<SliceView>], layouts: &mut Layouts) -> Result<PoolOffer, String> {
+    if let Some(fault) = slices.iter().find_map(|slice| slice.fault.as_deref()) {
+        return Err(fault.to_owned());
+    }
+    let count: usize = slices.iter().map(|slice| slice.devices.len()).sum();
+    if count > MAX_DEVICES_PER_POOL {
+        return Err(format!(
+            "{count} devices; at most {MAX_DEVICES_PER_POOL} are planned"
+        ));
+    }
+    let sets = slices
+        .iter()
+        .filter_map(|slice| slice.counter_sets.as_deref());
+    let mut layout = layouts.of(&sets.collect::<Vec<_>>());
+    if let Some(fault) = layout.fault() {
+        return Err(fault.to_owned());
+    }
+    let mut names = BTreeSet::new();
+    let mut devices = Vec::with_capacity(count);
+    for device in slices.iter().flat_map(|slice| &slice.devices) {
+        if !names.insert(&device.name) {
+            return Err(format!("device {}: stands there twice", device.name));
+        }
+        let drawn = match &device.draws {
+            Some(draws) => layout
+                .draw(draws)
+                .map_err(|fault| format!("device {}: {fault}", device.name))?,
+            None => Drawn::default(),
+        };
+        devices.push(OfferedDevice {
+            published: device.clone(),
+            consumes: drawn.consumes,
+            gpus: drawn.gpus.unwrap_or(device.kind.gpus),
+        });
+    }
+    Ok(PoolOffer {
+        binds_conditionally: slices.iter().any(|slice| slice.binds_conditionally),
+        counter_sets: Arc::clone(layout.sets()),
+        devices,
+    })
+}
+
+/// The sets of the pools so far, and those of the next one. Nearly always only one has any, and then they are shared with other nodes.
+fn add_sets(
+    so_far: Arc<[CounterSet]>,
+    next: &Arc<[CounterSet]>,
+    number: usize,
+) -> Arc<[CounterSet]> {
+    if next.is_empty() {
+        return so_far;
+    }
+    if so_far.is_empty() {
+        return Arc::clone(next);
+    }
+    let pool = u32::try_from(number).unwrap_or(u32::MAX);
+    let next = next.iter().map(|set| CounterSet {
+        pool,
+        counters: set.counters.clone(),
+    });
+    so_far.iter().cloned().chain(next).collect()
 }

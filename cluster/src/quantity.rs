@@ -52,6 +52,25 @@ pub fn billionths(text: &str, field: &str) -> Result<u64, QuantityError> {
     Ok(read.unsigned_abs())
 }
 
+/// Reads whole units, rounded **down**: what there is of something of which a part serves nobody.
+pub(crate) fn whole_units(text: &str, field: &str) -> Result<i64, QuantityError> {
+    let read = exact(text, field)?;
+    i64::try_from(read.0 / NANO).map_err(|_| error(text, field, QuantityFault::Overflow))
+}
+
+/// A quantity as exactly as Kubernetes keeps it: to be compared, not to be counted with. Two texts that say the same are equal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExactQuantity(i128);
+
+/// Reads a quantity as exactly as Kubernetes keeps it.
+pub fn exact(text: &str, field: &str) -> Result<ExactQuantity, QuantityError> {
+    match nanos(text) {
+        Ok(nanos) if nanos < 0 => Err(error(text, field, QuantityFault::Negative)),
+        Ok(nanos) => Ok(ExactQuantity(nanos)),
+        Err(fault) => Err(error(text, field, fault)),
+    }
+}
+
 /// Reads an amount in the unit that the engine counts the resource in.
 pub fn amount(resource: &Resource, text: &str, field: &str) -> Result<Amount, QuantityError> {
     match resource {
@@ -249,6 +268,17 @@ mod tests {
             assert_eq!(milli(text, "f"), Ok(in_milli), "{text} in thousandths");
             assert_eq!(units(text, "f"), Ok(in_units), "{text} in units");
         }
+        for (text, whole) in [
+            ("1500m", 1),
+            ("999m", 0),
+            ("2", 2),
+            ("1.5Gi", 1_610_612_736),
+        ] {
+            assert_eq!(whole_units(text, "f"), Ok(whole), "{text} in whole units");
+        }
+        let quantity = |text| exact(text, "f").unwrap();
+        assert_eq!(quantity("40Gi"), quantity("40960Mi"));
+        assert!(quantity("39.5Gi") < quantity("40Gi") && quantity("40Gi") < quantity("43G"));
         assert_eq!(units("7Ei", "f"), Ok(7 << 60));
         assert_eq!(units("9E", "f"), Ok(9_000_000_000_000_000_000));
     }
@@ -278,6 +308,9 @@ mod tests {
             let error = units(text, "spec.quota[0].nominal").unwrap_err();
             assert_eq!(error.cause, cause, "{text}");
             assert!(error.to_string().starts_with("spec.quota[0].nominal: "));
+            if cause != Overflow {
+                assert_eq!(exact(text, "f").unwrap_err().cause, cause, "{text}");
+            }
         }
     }
 

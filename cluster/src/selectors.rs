@@ -1,4 +1,5 @@
-//! Device selectors: the CEL expressions of a DeviceClass and a request, and which devices match.
+//! Device selectors: the CEL expressions of a DeviceClass and a request, with the capacity that the request asks for, and which
+//! devices match.
 //!
 //! kube-scheduler evaluates the class's expressions first, then the request's, each only if those
 //! before it are true; a **run-time error aborts the whole pod's scheduling attempt**. So does this
@@ -29,16 +30,35 @@ pub use self::expressions::{Expressions, Subject, Verdict};
 use crate::{
     devices::{DeviceId, DeviceKindId, DeviceKinds, PublishedDevice},
     judgement::{Judgement, JudgementRequest, Outcome, Progress, Rule, SUBJECTS_PER_REQUEST, Work},
+    quantity::ExactQuantity,
 };
 
 /// Most verdicts that are remembered, of all selectors together: fifty selectors that match 80,000 devices one by one, or
 /// hundreds of thousands that match by kind. What merely differs is not remembered.
 pub const MAX_VERDICTS: usize = 4_000_000;
 
+/// What a device must be like.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SelectorText {
+    /// Expressions, all of which must be true.
+    pub expressions: Vec<String>,
+    /// How much it must have of each capacity at least, by the name that the capacity has in the device.
+    pub capacity: BTreeMap<String, ExactQuantity>,
+}
+
+impl From<Vec<String>> for SelectorText {
+    fn from(expressions: Vec<String>) -> Self {
+        Self {
+            expressions,
+            capacity: BTreeMap::new(),
+        }
+    }
+}
+
 /// The interned selectors. Ids are never used twice.
 #[derive(Clone, Debug)]
 pub struct Selectors {
-    by_text: BTreeMap<Vec<String>, SelectorId>,
+    by_text: BTreeMap<SelectorText, SelectorId>,
     interned: BTreeMap<SelectorId, Selector>,
     last: u32,
     by_kind: BTreeMap<DeviceKindId, OfKind>,
@@ -60,7 +80,7 @@ impl Default for Selectors {
 
 #[derive(Clone, Debug)]
 struct Selector {
-    texts: Vec<String>,
+    text: SelectorText,
     state: State,
     verdicts: BTreeMap<Subject, Verdict>,
     /// The number of the last kind or device that was judged.
@@ -121,14 +141,14 @@ pub struct Given {
 /// An error if the expressions are no selector: too long, not to be parsed, or to take too long. Nothing is evaluated.
 pub fn check(texts: &[String]) -> Result<(), InvalidExpression> {
     expressions::check_length(texts)?;
-    Expressions::compile(texts).map(|_| ())
+    Expressions::compile(&texts.to_vec().into()).map(|_| ())
 }
 
 /// What the expression says of a device of which nothing is known but the driver. An error if it is no selector.
 pub fn of_bare_device(expression: &str, driver: &str) -> Result<Verdict, InvalidExpression> {
-    let texts = [expression.to_owned()];
-    expressions::check_length(&texts)?;
-    let expressions = Expressions::compile(&texts)?;
+    let selector = SelectorText::from(vec![expression.to_owned()]);
+    expressions::check_length(&selector.expressions)?;
+    let expressions = Expressions::compile(&selector)?;
     let slice = ResourceSlice {
         spec: ResourceSliceSpec {
             driver: driver.to_owned(),
@@ -158,23 +178,27 @@ impl Selectors {
         }
     }
 
-    /// The id of the expressions, all of which must be true, and whether it is new. A new selector is to be judged
-    /// ([`Selectors::request`]). An error: it was judged, and is none.
-    pub fn intern(&mut self, texts: Vec<String>) -> Result<(SelectorId, bool), InvalidExpression> {
-        if let Some(id) = self.by_text.get(&texts) {
+    /// The id of a selector, and whether it is new. A new selector is to be judged ([`Selectors::request`]). An error: it was
+    /// judged, and is none.
+    pub fn intern(
+        &mut self,
+        selector: impl Into<SelectorText>,
+    ) -> Result<(SelectorId, bool), InvalidExpression> {
+        let text = selector.into();
+        if let Some(id) = self.by_text.get(&text) {
             return match self.interned.get(id).map(|selector| &selector.state) {
                 Some(State::Invalid(error)) => Err(error.clone()),
                 _ => Ok((*id, false)),
             };
         }
-        expressions::check_length(&texts)?;
+        expressions::check_length(&text.expressions)?;
         self.last += 1;
         let id = SelectorId(self.last);
-        self.by_text.insert(texts.clone(), id);
+        self.by_text.insert(text.clone(), id);
         self.interned.insert(
             id,
             Selector {
-                texts,
+                text,
                 state: State::New,
                 verdicts: BTreeMap::new(),
                 up_to: 0,
@@ -192,16 +216,16 @@ impl Selectors {
         SelectorId(self.last)
     }
 
-    /// The id of the expressions, if they are interned.
-    pub fn known(&self, texts: &[String]) -> Option<SelectorId> {
-        self.by_text.get(texts).copied()
+    /// The id of the selector, if it is interned.
+    pub fn known(&self, selector: &SelectorText) -> Option<SelectorId> {
+        self.by_text.get(selector).copied()
     }
 
     /// What is to be judged next about the selector; `None`: nothing.
     pub fn request(&self, id: SelectorId, kinds: &DeviceKinds) -> Option<JudgementRequest> {
         let selector = self.interned.get(&id)?;
         let (work, total) = match &selector.state {
-            State::New => (Work::Compile(selector.texts.clone()), 0),
+            State::New => (Work::Compile(selector.text.clone()), 0),
             State::Compiled(expressions) => {
                 let (devices, total) = if expressions.reads_own() {
                     let devices = kinds.devices_after(DeviceId(selector.up_to));
@@ -528,7 +552,7 @@ impl Selectors {
     pub fn forget(&mut self, id: SelectorId) {
         self.forget_verdicts(id);
         if let Some(selector) = self.interned.remove(&id) {
-            self.by_text.remove(&selector.texts);
+            self.by_text.remove(&selector.text);
         }
     }
 

@@ -29,8 +29,13 @@ impl<R, U> Default for Shares<R, U> {
 impl<R: Ord + Copy, U: Ord> Shares<R, U> {
     /// Whether the namespace may use another rule; if not, `user` waits.
     pub(crate) fn has_room(&mut self, namespace: &str, user: U) -> bool {
+        self.has_room_beside(namespace, user, 0)
+    }
+
+    /// Whether the namespace may use another rule, beside so many that it is about to [take](Self::take); if not, `user` waits.
+    pub(crate) fn has_room_beside(&mut self, namespace: &str, user: U, others: usize) -> bool {
         let used = self.used.get(namespace).map_or(0, BTreeMap::len);
-        if used < RULES_PER_NAMESPACE {
+        if used.saturating_add(others) < RULES_PER_NAMESPACE {
             return true;
         }
         self.waiting
@@ -124,6 +129,9 @@ mod tests {
             shares.take("ml", rule);
         }
         assert!(!shares.has_room("ml", "late"));
+        let almost = RULES_PER_NAMESPACE - 1;
+        assert!(shares.has_room_beside("other", "pod", almost));
+        assert!(!shares.has_room_beside("third", "pod", almost + 1));
         assert!(shares.uses("ml", 0) && !shares.uses("ml", RULES_PER_NAMESPACE));
         assert!(
             shares.has_room("other", "pod"),

@@ -1,6 +1,6 @@
 //! A small cluster for tests: objects written as JSON, as users write them.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use serde_json::{Value, json};
 
@@ -33,6 +33,7 @@ pub(crate) fn object(value: Value) -> Object {
     match kind.as_str() {
         "Cohort" => Object::Cohort(of(value)),
         "DeviceClass" => Object::DeviceClass(of(value)),
+        "DeviceTaintRule" => Object::DeviceTaintRule(of(value)),
         "Flavor" => Object::Flavor(of(value)),
         "Gang" => Object::Gang(of(value)),
         "Job" => Object::Job(of(value)),
@@ -255,6 +256,59 @@ pub(crate) fn slice(node: &str, gpus: u32) -> Value {
         "spec": {"driver": "gpu.muster.dev", "nodeName": node, "devices": devices,
             "pool": {"name": node, "generation": 1, "resourceSliceCount": 1}},
     })
+}
+
+/// The slices of a node with so many GPUs of eight memory slices and seven compute slices each, and of each GPU itself, seven small
+/// partitions and two large ones. The first slice has the counters.
+pub(crate) fn partitioned(node: &str, gpus: u32) -> Vec<Value> {
+    let slice = |number: u32, content: &str, of: Value| {
+        let mut slice = json!({
+            "apiVersion": "resource.k8s.io/v1", "kind": "ResourceSlice",
+            "metadata": {"name": format!("{number:05}-gpu.muster.dev-{node}-x"), "uid": format!("slice-{node}-{number}")},
+            "spec": {"driver": "gpu.muster.dev", "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": gpus + 1}},
+        });
+        slice["spec"][content] = of;
+        slice
+    };
+    let counters = |memory: Range<u32>, compute: u32| {
+        let mut counters = json!({"compute-slices": {"value": compute.to_string()}});
+        for memory in memory {
+            counters[format!("memory-slice-{memory}")] = json!({"value": "1"});
+        }
+        counters
+    };
+    let sets: Vec<Value> = (0..gpus)
+        .map(|gpu| json!({"name": format!("gpu-{gpu}"), "counters": counters(0..8, 7)}))
+        .collect();
+    let mut slices = vec![slice(0, "sharedCounters", json!(sets))];
+    for gpu in 0..gpus {
+        let device = |name: String, kind: &str, profile: &str, gibibytes: u32, of: Value| {
+            json!({
+                "name": name,
+                "attributes": {
+                    "type": {"string": kind},
+                    "profile": {"string": profile},
+                    "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                    "parentUUID": {"string": format!("GPU-{node}-{gpu}")},
+                },
+                "capacity": {"memory": {"value": format!("{gibibytes}Gi")}},
+                "consumesCounters": [{"counterSet": format!("gpu-{gpu}"), "counters": of}],
+            })
+        };
+        let whole = format!("gpu-{gpu}");
+        let mut devices = vec![device(whole, "gpu", "whole", 80, counters(0..8, 7))];
+        devices.extend((0..7).map(|start| {
+            let name = format!("gpu-{gpu}-mig-1g10gb-{start}");
+            device(name, "mig", "1g.10gb", 10, counters(start..start + 1, 1))
+        }));
+        devices.extend([0, 4].map(|start| {
+            let name = format!("gpu-{gpu}-mig-3g40gb-{start}");
+            device(name, "mig", "3g.40gb", 40, counters(start..start + 4, 3))
+        }));
+        slices.push(slice(gpu + 1, "devices", json!(devices)));
+    }
+    slices
 }
 
 /// The NodeDevices of a node whose driver has answered.

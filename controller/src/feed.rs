@@ -4,6 +4,8 @@
 //! read from the store and not from a cache; what the closed one had still to say is dropped (generations). So once a
 //! list asked for has come, nothing from before it follows.
 //!
+//! A kind that the API server does not serve, and need not, is watched all the same: until it is served there are no objects of it.
+//!
 //! An object that cannot be decoded holds back what its absence would free, and nothing else: [`undecodable`]. Objects
 //! are handed out one by one while their list is received, and no list is ever held as one.
 
@@ -247,20 +249,22 @@ impl Feed {
         let config = Config::default()
             .timeout(WATCH_SECONDS)
             .list_semantic(ListSemantic::MostRecent);
-        let run = watch::run_streamed(
-            api,
-            config,
-            self.metrics.clone(),
-            watch.synced.clone(),
-            self.sender.clone(),
-            move |decoded| take_over(kind, wrap, decoded),
-            move |seen| Stamped {
-                kind,
-                generation,
-                seen,
-            },
-        );
-        watch.task = Some(self.tasks.spawn(run));
+        let (metrics, synced) = (self.metrics.clone(), watch.synced.clone());
+        let sender = self.sender.clone();
+        let take = move |decoded| take_over(kind, wrap, decoded);
+        let stamp = move |seen| Stamped {
+            kind,
+            generation,
+            seen,
+        };
+        watch.task = Some(if kind.is_optional() {
+            let run =
+                watch::run_streamed_if_served(api, config, metrics, synced, sender, take, stamp);
+            self.tasks.spawn(run)
+        } else {
+            let run = watch::run_streamed(api, config, metrics, synced, sender, take, stamp);
+            self.tasks.spawn(run)
+        });
     }
 }
 

@@ -33,10 +33,10 @@ pub use decision::{
 };
 pub use fairness::{AdmissionFairness, NamespaceUse, WeightedUse};
 pub use model::{
-    Claim, Cohort, Constraint, Device, DeviceRequest, Flavor, Gang, HeldClaim, Hold, HostPort,
-    HostPortProtocol, MOST_AVOIDED_NODES, MOST_SECONDS_AFTER_NOTICE, Node, NodeBlock, Pod,
-    PodResources, Queueing, QuotaLimit, Reserved, RunTime, Running, Shrink, Stop, Team, Topology,
-    TopologyRequest, Update,
+    Claim, Cohort, Constraint, Consumption, CounterSet, Device, DeviceChoice, DeviceRequest,
+    Flavor, Gang, HeldClaim, Hold, HostPort, HostPortProtocol, MOST_AVOIDED_NODES,
+    MOST_SECONDS_AFTER_NOTICE, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Reserved,
+    RunTime, Running, Shrink, Stop, Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NamespaceName,

@@ -200,6 +200,30 @@ pub struct Node {
     pub filters: Arc<BTreeSet<NodeFilterId>>,
     /// Its devices in the order in which kube-scheduler's allocator tries them.
     pub devices: Vec<Device>,
+    /// What devices of the node share, set by set: the memory slices of a GPU that can be partitioned, say. Devices name sets by
+    /// their place in this list. Empty where no device shares anything.
+    pub counter_sets: Arc<[CounterSet]>,
+}
+
+/// What several devices of a node draw from while they are allocated.
+///
+/// kube-scheduler compares all counters of a *pool* whenever it tries a device that draws from one: if any of them is overdrawn,
+/// no further device that draws from that pool is allocated, whichever set it draws from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CounterSet {
+    /// The pool of devices that the set is part of. Equal numbers on one node, the same pool.
+    pub pool: u32,
+    /// What there is of each counter, in any unit. Never negative.
+    pub counters: Vec<i64>,
+}
+
+/// What a device takes of one counter set of its node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Consumption {
+    /// The set, as its place in [`Node::counter_sets`].
+    pub set: u32,
+    /// How much of which counter, as its place in [`CounterSet::counters`]. Each counter at most once, and no amount is negative.
+    pub amounts: Arc<[(u32, i64)]>,
 }
 
 /// Why nothing new may be planned on a node.
@@ -298,6 +322,9 @@ pub struct Device {
     pub healthy: bool,
     /// The claim that it is allocated to, as the API server knows it.
     pub allocated_to: Option<ClaimUid>,
+    /// What it takes of the node's counter sets while it is allocated; empty for a device that shares nothing. One that draws from
+    /// a set or a counter that the node does not have is never allocated.
+    pub consumes: Arc<[Consumption]>,
 }
 
 impl Device {
@@ -488,21 +515,51 @@ pub struct Claim {
     pub allocated: Option<(NodeName, Vec<DeviceName>)>,
 }
 
-/// A number of devices that match a selector.
+/// Devices for one purpose, in one of several ways.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
     /// Its name, which constraints refer to.
     pub name: String,
-    /// What a device must match.
+    /// Its choices in the order in which kube-scheduler tries them (`firstAvailable`), at most 8 of them. What is asked for exactly
+    /// is a single one. Without any, no node can satisfy the request.
+    pub choices: Vec<DeviceChoice>,
+}
+
+/// One way to satisfy a request: a number of devices that match a selector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceChoice {
+    /// Its name, if it is an alternative (`firstAvailable`): constraints refer to it as `request/alternative`.
+    pub name: Option<String>,
+    /// What a device must match: the selectors of its class, those of the request, and the capacity that it asks for.
     pub selector: SelectorId,
     /// How many.
     pub count: u32,
 }
 
+impl DeviceRequest {
+    /// A number of devices that match one selector, and nothing else instead.
+    pub fn exactly(name: impl Into<String>, selector: SelectorId, count: u32) -> Self {
+        Self {
+            name: name.into(),
+            choices: vec![DeviceChoice {
+                name: None,
+                selector,
+                count,
+            }],
+        }
+    }
+
+    /// The fewest devices with which it is satisfied.
+    pub(crate) fn least(&self) -> usize {
+        let counts = self.choices.iter().map(|choice| choice.count as usize);
+        counts.min().unwrap_or(0)
+    }
+}
+
 /// `matchAttribute`: the devices of the named requests have the same value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Constraint {
-    /// Names of the requests; all if empty.
+    /// Names of the requests, each `request` for whatever it gets or `request/alternative` for that alternative alone; all if empty.
     pub requests: Vec<String>,
     /// The attribute.
     pub attribute: AttributeName,

@@ -248,7 +248,7 @@ impl Machine {
                 }
             }
             // The index says which gangs these concern.
-            (Kind::Ledger | Kind::ResourceSlice, _) => {}
+            (Kind::Ledger | Kind::ResourceSlice | Kind::DeviceTaintRule, _) => {}
         }
     }
 

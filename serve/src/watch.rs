@@ -69,6 +69,12 @@ trait Decode<K> {
     /// What is reported to the consumer of an event.
     fn take(&mut self, event: Event<Decoded<K>>) -> Vec<Self::Told>;
 
+    /// The watch failed, and goes on. Returns what is reported to the consumer all the same.
+    fn failed(&mut self, error: &watcher::Error) -> Vec<Self::Told> {
+        self.health().failed(error);
+        Vec::new()
+    }
+
     /// What was taken last is in the channel.
     fn handed_over(&mut self);
 
@@ -163,6 +169,36 @@ pub async fn run_streamed<K, T, M>(
     pump(events, decoder, sender, map).await;
 }
 
+/// The same for a kind that the API server may do without: while it does not serve the kind, that is reported as a list of nothing,
+/// once, and not as a failure. The watch goes on asking, with back-off, so the kind is seen soon after it is served.
+pub async fn run_streamed_if_served<K, T, M>(
+    api: Api<Decoded<K>>,
+    config: watcher::Config,
+    metrics: WatchMetrics,
+    synced: Condition,
+    sender: mpsc::Sender<M>,
+    take_over: impl Fn(Decoded<K>) -> Taken<T> + Send,
+    map: impl Fn(StreamEvent<T>) -> M + Send,
+) where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
+    T: Send,
+    M: Send,
+{
+    let events = kube::runtime::watcher(api, config).default_backoff();
+    let health = WatchHealth::new::<K>(&metrics, synced);
+    let decoder = StreamDecoder::new(take_over, health).of_optional_kind();
+    pump(events, decoder, sender, map).await;
+}
+
+/// Whether the API server says that it does not serve what is watched.
+fn is_not_served(error: &watcher::Error) -> bool {
+    use watcher::Error::{InitialListFailed, WatchStartFailed};
+    let (InitialListFailed(error) | WatchStartFailed(error)) = error else {
+        return false;
+    };
+    matches!(error, kube::Error::Api(status) if status.code == 404)
+}
+
 async fn pump<K, D, M>(
     events: impl Stream<Item = watcher::Result<Event<Decoded<K>>>> + Send,
     mut decoder: D,
@@ -178,10 +214,7 @@ async fn pump<K, D, M>(
     } {
         let told = match event {
             Ok(event) => decoder.take(event),
-            Err(error) => {
-                decoder.health().failed(&error);
-                continue;
-            }
+            Err(error) => decoder.failed(&error),
         };
         for told in told {
             if sender.send(map(told)).await.is_err() {

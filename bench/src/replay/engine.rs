@@ -330,6 +330,7 @@ fn node(name: &str) -> Node {
         accelerator: BTreeMap::new(),
         filters: BTreeSet::from([ANY_NODE]).into(),
         devices: Vec::new(),
+        counter_sets: std::sync::Arc::default(),
     }
 }
 

@@ -17,12 +17,11 @@ use muster_engine::{
 use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
     device_plugin::{self, CountedResources},
-    devices::PublishedDevice,
     flavor::{self, Scope},
     node_filter::{NodeBasis, NodeFilters},
     nodes::{self, Counts, FlavorRule, Judged, Judgement, Made, NodeParts},
     pod_resources,
-    pools::{OnNode, PoolKey},
+    pools::{Offered, OfferedDevice, OnNode, PoolKey},
 };
 
 /// What is known about nodes beside their objects.
@@ -59,7 +58,7 @@ struct Passed {
 /// Devices of a node as last seen whole.
 #[derive(Debug, Default)]
 struct Seen {
-    devices: Vec<PublishedDevice>,
+    offered: Arc<Offered>,
     pools: BTreeSet<PoolKey>,
 }
 
@@ -121,28 +120,26 @@ impl NodeViews {
 
     /// The devices that count, and whether slices are missing. What was seen whole and is not whole
     /// now counts as seen for the grace time; incomplete slices block for as long as they are.
-    fn look(
-        &mut self,
-        node: &str,
-        offered: OnNode,
-        now: Timestamp,
-    ) -> (Vec<PublishedDevice>, bool) {
+    fn look(&mut self, node: &str, on_node: OnNode, now: Timestamp) -> (Arc<Offered>, bool) {
         let seen = self.seen.entry(node.to_owned()).or_default();
-        let is_whole = offered.all_complete && seen.pools.is_subset(&offered.pools);
+        let is_whole = on_node.all_complete && seen.pools.is_subset(&on_node.pools);
         if !is_whole {
-            let devices = seen.devices.clone();
+            let offered = Arc::clone(&seen.offered);
             if !is_over(self.miss(node, now), now) {
-                return (devices, true);
+                return (offered, true);
             }
         }
-        self.see(node, offered.pools, offered.devices.clone());
+        let offered = Arc::new(on_node.offered);
+        self.see(node, on_node.pools, Arc::clone(&offered));
         self.miss_no_more(node);
-        (offered.devices, !offered.all_complete)
+        (offered, !on_node.all_complete)
     }
 
     /// Devices of the node as they count.
-    pub(super) fn devices(&self, node: &str) -> &[PublishedDevice] {
-        self.seen.get(node).map_or(&[], |seen| &seen.devices)
+    pub(super) fn devices(&self, node: &str) -> &[OfferedDevice] {
+        self.seen
+            .get(node)
+            .map_or(&[], |seen| seen.offered.devices.as_slice())
     }
 
     /// The rules about nodes that the node passes. They are judged again if labels or taints change; new ones are judged
@@ -187,7 +184,7 @@ impl NodeViews {
         passed.is_some_and(|passed| passed.ids.contains(&filter))
     }
 
-    fn see(&mut self, node: &str, pools: BTreeSet<PoolKey>, devices: Vec<PublishedDevice>) {
+    fn see(&mut self, node: &str, pools: BTreeSet<PoolKey>, offered: Arc<Offered>) {
         let seen = self.seen.entry(node.to_owned()).or_default();
         for pool in mem::replace(&mut seen.pools, pools.clone()) {
             if !pools.contains(&pool) {
@@ -195,7 +192,7 @@ impl NodeViews {
                 self.moved.insert(pool);
             }
         }
-        seen.devices = devices;
+        seen.offered = offered;
         for pool in pools {
             let before = self.homes.insert(pool.clone(), node.to_owned());
             if before.as_deref() != Some(node) {
@@ -211,7 +208,7 @@ impl NodeViews {
 
     fn forget(&mut self, node: &str) {
         self.passed.remove(node);
-        self.see(node, BTreeSet::new(), Vec::new());
+        self.see(node, BTreeSet::new(), Arc::default());
         self.seen.remove(node);
         self.miss_no_more(node);
         self.told.remove(node);
@@ -271,6 +268,11 @@ impl Verdicts {
     }
 }
 
+/// What faults of the pools of a node are found by.
+fn pools_of(node: &str) -> String {
+    format!("ResourceSlices/{node}")
+}
+
 fn is_over(since: Timestamp, now: Timestamp) -> bool {
     now.0.saturating_sub(since.0) >= SLICES_GRACE_SECONDS
 }
@@ -286,23 +288,28 @@ impl Index {
                 self.updates.insert(name.to_owned(), gone);
             }
             self.count_flavors(name, None);
+            self.note_faults_of_pools(name, Vec::new());
             self.views.forget(name);
             return self.views.judge(name, Judged::new());
         };
-        let offered = self.pools.on_node(name);
-        let (devices, slices_missing) = self.views.look(name, offered, now);
-        let allocated = devices
+        let mut on_node = self.pools.on_node(name);
+        self.note_faults_of_pools(name, mem::take(&mut on_node.faults));
+        let (offered, slices_missing) = self.views.look(name, on_node, now);
+        let allocated = offered
+            .devices
             .iter()
             .filter_map(|device| {
-                let claim = self.allocations.of(device.name.as_ref()).next()?;
-                Some((device.name.to_string(), claim.clone()))
+                let name = &device.published.name;
+                let claim = self.allocations.of(name.as_ref()).next()?;
+                Some((name.to_string(), claim.clone()))
             })
             .collect();
         let filters = self.views.passed(name, &object, &mut self.filters);
         let parts = NodeParts {
             node: &object,
             node_devices: self.objects.node_devices.get(name).map(AsRef::as_ref),
-            devices: &devices,
+            offered: &offered,
+            taint_rules: &self.taint_rules,
             slices_missing,
             is_driver_silent: self.silent_drivers.contains(name),
             used: self.used_on(name),
@@ -329,6 +336,21 @@ impl Index {
             self.views.told.insert(name.to_owned(), node);
         }
         changed
+    }
+
+    /// Why pools of the node cannot be used, though all their slices are there; nothing, if they can.
+    fn note_faults_of_pools(&mut self, node: &str, faults: Vec<String>) {
+        let object = pools_of(node);
+        if faults.is_empty() {
+            self.faults.remove(&object);
+        } else {
+            self.faults.insert(object, faults.join("; "));
+        }
+    }
+
+    /// Why pools of ResourceSlices of the node cannot be used, though all their slices are there, if so.
+    pub fn fault_of_pools(&self, node: &str) -> Option<&str> {
+        self.faults.get(&pools_of(node)).map(String::as_str)
     }
 
     /// Counts the devices of a node as they are now, in place of those that were told.

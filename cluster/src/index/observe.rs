@@ -98,6 +98,7 @@ macro_rules! observed {
 observed! {
     Cohort: BTreeMap by String, cohort_changed;
     DeviceClass: BTreeMap by String, class_changed;
+    DeviceTaintRule: BTreeMap by String, taint_rule_changed;
     Flavor: BTreeMap by String, flavor_changed;
     Gang: Table by GangKey, gang_changed;
     Job: BTreeMap by NamespacedName, job_changed;

@@ -334,6 +334,7 @@ impl Index {
     pub(super) fn read_claims(&mut self) {
         for key in mem::take(&mut self.touched.claims) {
             let claim = self.objects.resource_claims.get(&key).cloned();
+            let mut unused = BTreeSet::new();
             let request = claim.map(|claim| {
                 let mut reader = ClaimReader {
                     classes: self.objects.device_classes.items(),
@@ -344,11 +345,19 @@ impl Index {
                     new_selectors: BTreeSet::new(),
                 };
                 let request = reader.read(&claim);
+                if request.is_err() {
+                    unused = reader.new_selectors;
+                    return request;
+                }
                 for selector in reader.new_selectors {
                     self.rollout.add_selector(selector);
                 }
                 request
             });
+            // What comes before a field that is not understood is used by nobody.
+            for selector in unused {
+                self.retire_selector(selector);
+            }
             for selector in request.iter().flat_map(selectors) {
                 self.selector_shares.take(&key.namespace, selector);
                 self.use_rule(&key, Rule::Selector(selector));
@@ -406,17 +415,26 @@ impl Index {
             None => return Err(UnsupportedField::new("spec", "was not read yet")),
         };
         for (index, request) in requests.iter().enumerate() {
-            if let Some(cause) = self.selectors.given_up(request.selector) {
-                return Err(UnsupportedField::new(
-                    format!("spec.devices.requests[{index}].exactly.selectors"),
-                    format!("is not evaluated: {cause}"),
-                ));
-            }
-            if let Some(cause) = self.views.fails_everywhere(request.selector) {
-                return Err(UnsupportedField::new(
-                    format!("spec.devices.requests[{index}].exactly.selectors"),
-                    format!("match no device, and cannot be evaluated for some: {cause}"),
-                ));
+            for (place, choice) in request.choices.iter().enumerate() {
+                let field = || {
+                    let request = format!("spec.devices.requests[{index}]");
+                    match choice.name {
+                        Some(_) => format!("{request}.firstAvailable[{place}].selectors"),
+                        None => format!("{request}.exactly.selectors"),
+                    }
+                };
+                if let Some(cause) = self.selectors.given_up(choice.selector) {
+                    return Err(UnsupportedField::new(
+                        field(),
+                        format!("is not evaluated: {cause}"),
+                    ));
+                }
+                if let Some(cause) = self.views.fails_everywhere(choice.selector) {
+                    return Err(UnsupportedField::new(
+                        field(),
+                        format!("match no device, and cannot be evaluated for some: {cause}"),
+                    ));
+                }
             }
         }
         let allocated = claims::allocated(claim, |pool| self.home_of(pool))?;
@@ -435,5 +453,6 @@ fn selectors(request: &Result<ClaimRequest, UnsupportedField>) -> impl Iterator<
         Ok(ClaimRequest::Charged { requests, .. }) => requests.as_slice(),
         Ok(ClaimRequest::Excepted) | Err(_) => &[],
     };
-    requests.iter().map(|request| request.selector)
+    let choices = requests.iter().flat_map(|request| &request.choices);
+    choices.map(|choice| choice.selector)
 }

@@ -65,7 +65,8 @@ impl Index {
             .claims
             .iter()
             .flat_map(|claim| &claim.requests)
-            .map(|request| request.selector);
+            .flat_map(|request| &request.choices)
+            .map(|choice| choice.selector);
         !self.rollout.has_filter(request.pod.filter)
             && selectors.all(|id| !self.rollout.has_selector(id))
     }
@@ -138,7 +139,7 @@ impl Index {
         filters.any(|id| self.views.passes(node, *id))
             || self.views.devices(node).iter().any(|device| {
                 let mut selectors = round.selectors.iter();
-                selectors.any(|id| self.selectors.concerns(*id, device))
+                selectors.any(|id| self.selectors.concerns(*id, &device.published))
             })
     }
 

@@ -5,6 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use k8s_openapi::api::{
     batch::v1::Job,
     core::v1::{Namespace, Node},
+    resource::v1::DeviceTaintRule,
 };
 use muster_api::{Cohort, Flavor, Gang, Ledger, NodeDevices, Queue, Team, Topology};
 use muster_engine::NodeFilterId;
@@ -23,6 +24,7 @@ use crate::{
     object::{JobFacts, Kind},
     pod,
     pools::{PoolKey, device_name},
+    taint_rules,
 };
 
 /// What has to be derived anew.
@@ -139,6 +141,22 @@ impl Index {
         for claim in users {
             self.touch_users(&claim);
             self.touched.claims.insert(claim);
+        }
+    }
+
+    /// Nodes are made anew whose devices the rule selects, or selected. (Its status is Kubernetes' own, and says nothing here.)
+    pub(super) fn taint_rule_changed(&mut self, _: &str, changed: &Changed<DeviceTaintRule>) {
+        if !changed.differs_in(taint_rules::tainted_by) {
+            return;
+        }
+        let old = changed.old.as_deref().and_then(taint_rules::tainted_by);
+        let new = changed.new.as_deref().and_then(taint_rules::tainted_by);
+        self.taint_rules.replace(old.as_ref(), new.as_ref());
+        for devices in old.iter().chain(&new) {
+            let (driver, pool) = (devices.driver.as_deref(), devices.pool.as_deref());
+            self.touched
+                .nodes
+                .extend(self.pools.nodes_with(driver, pool));
         }
     }
 

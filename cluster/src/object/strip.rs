@@ -40,6 +40,7 @@ macro_rules! strip {
 strip! {
     Cohort;
     DeviceClass;
+    DeviceTaintRule;
     Flavor;
     Gang by gang;
     Job by job;

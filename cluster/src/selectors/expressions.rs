@@ -11,9 +11,12 @@ use kube_cel::{
     cel::{Context, Program, Value},
 };
 
-use super::{InvalidExpression, cost, device_value::DeviceValues, reach::Reach};
+use k8s_openapi::api::resource::v1::Device;
+
+use super::{InvalidExpression, SelectorText, cost, device_value::DeviceValues, reach::Reach};
 use crate::{
     devices::{DeviceId, DeviceKindId, PublishedDevice},
+    quantity::{self, ExactQuantity},
     text::one_line,
 };
 
@@ -47,10 +50,12 @@ pub enum Subject {
     Device(DeviceId),
 }
 
-/// The expressions of a selector, compiled.
+/// A selector, its expressions compiled.
 #[derive(Debug)]
 pub struct Expressions {
     steps: Vec<Step>,
+    /// How much a device must have of each capacity, by its name in the device.
+    capacity: Vec<(String, ExactQuantity)>,
 }
 
 struct Step {
@@ -87,12 +92,17 @@ pub(super) fn check_length(texts: &[String]) -> Result<(), InvalidExpression> {
 
 impl Expressions {
     /// Parses the expressions, and refuses what could take too long.
-    pub(crate) fn compile(texts: &[String]) -> Result<Self, InvalidExpression> {
-        let steps = texts.iter().enumerate().map(|(position, text)| {
-            Step::compile(text).map_err(|cause| InvalidExpression { position, cause })
-        });
+    pub(crate) fn compile(selector: &SelectorText) -> Result<Self, InvalidExpression> {
+        let steps = selector
+            .expressions
+            .iter()
+            .enumerate()
+            .map(|(position, text)| {
+                Step::compile(text).map_err(|cause| InvalidExpression { position, cause })
+            });
         Ok(Self {
             steps: steps.collect::<Result<_, _>>()?,
+            capacity: selector.capacity.clone().into_iter().collect(),
         })
     }
 
@@ -101,7 +111,7 @@ impl Expressions {
         self.steps.iter().any(|step| step.reach.reads_own())
     }
 
-    /// All that the expressions read of the device: equal text, equal verdict.
+    /// All that is read of the device: equal text, equal verdict.
     pub(crate) fn signature(&self, device: &PublishedDevice) -> String {
         let mut text = device.kind.driver.clone();
         let whole = device.whole();
@@ -110,10 +120,15 @@ impl Expressions {
             step.reach
                 .write_signature(&device.kind.driver, &whole, &mut text);
         }
+        for (name, _) in &self.capacity {
+            text.push('\n');
+            text.push_str(capacity_text(&whole, name).unwrap_or_default());
+        }
         text
     }
 
-    /// What they say of the device. Bounded by the cost that was estimated when they were compiled.
+    /// What it says of the device. Bounded by the cost that was estimated when it was compiled. As for kube-scheduler, the expressions
+    /// come first, and then the capacity.
     pub(crate) fn evaluate(&self, device: &PublishedDevice) -> Verdict {
         thread_local! {
             static ENVIRONMENT: (Context<'static>, DeviceValues) =
@@ -139,8 +154,25 @@ impl Expressions {
             };
             return Verdict::Fails(cause.into());
         }
-        Verdict::Matches
+        let mut capacity = self.capacity.iter();
+        if capacity.all(|(name, least)| has_capacity(&whole, name, *least)) {
+            Verdict::Matches
+        } else {
+            Verdict::Differs
+        }
     }
+}
+
+/// Whether the device has at least so much of a capacity. One that it does not name, or that cannot be read, is none at all. Names are
+/// compared as they are written, as kube-scheduler does: a domain that the device leaves out is not added.
+fn has_capacity(device: &Device, name: &str, least: ExactQuantity) -> bool {
+    let amount = capacity_text(device, name).and_then(|text| quantity::exact(text, "").ok());
+    amount.is_some_and(|amount| amount >= least)
+}
+
+fn capacity_text<'a>(device: &'a Device, name: &str) -> Option<&'a str> {
+    let amount = device.capacity.as_ref()?.get(name)?;
+    Some(&amount.value.0)
 }
 
 impl Step {

@@ -1,6 +1,8 @@
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::{
     core::v1::Pod,
-    resource::v1::{DeviceRequest, DeviceSelector, ResourceSlice},
+    resource::v1::{DeviceRequest, DeviceSelector, ResourceClaim, ResourceSlice},
 };
 use muster_api::device_class;
 use proptest::prelude::*;
@@ -8,8 +10,11 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::{
+    claims::{ClaimReader, ClaimRequest, ClaimSpecs},
     devices::DeviceKinds,
-    selectors::{Expressions, Verdict},
+    index::NamespacedName,
+    selectors::{Expressions, Selectors, Verdict},
+    shares::Shares,
 };
 
 /// Keys without their prefix, and values.
@@ -348,6 +353,53 @@ fn the_claim_takes_only_devices_that_fit_nominally_and_smaller_ones_first() {
             "{asked:?}: {kind:?} of {memory:?}"
         );
     }
+}
+
+/// What the planner makes of the claim: how many devices of each alternative, and what they have in common.
+fn understood(asked: &Shorthand) -> (Vec<u32>, Vec<String>) {
+    let claim = ResourceClaim {
+        spec: Some(asked.claim_spec()),
+        ..ResourceClaim::default()
+    };
+    let classes = device_class::SHIPPED.map(|class| {
+        let expression = json!([{"cel": {"expression": class.selector}}]);
+        let object = json!({"metadata": {"name": class.name}, "spec": {"selectors": expression}});
+        let object = serde_json::from_value(object).unwrap();
+        (class.name.to_owned(), std::sync::Arc::new(object))
+    });
+    let mut reader = ClaimReader {
+        classes: &classes.into(),
+        excepted: &BTreeSet::new(),
+        selectors: &mut Selectors::default(),
+        shares: &mut Shares::default(),
+        key: &NamespacedName::new("ml", "c"),
+        new_selectors: BTreeSet::new(),
+    };
+    let ClaimRequest::Charged {
+        requests,
+        constraints,
+    } = reader
+        .read(&ClaimSpecs::default().observe(&claim, None))
+        .unwrap()
+    else {
+        panic!("it is charged");
+    };
+    assert_eq!(requests.len(), 1);
+    let choices = requests[0].choices.iter();
+    let attributes = constraints.iter().map(|one| one.attribute.to_string());
+    (
+        choices.map(|choice| choice.count).collect(),
+        attributes.collect(),
+    )
+}
+
+#[test]
+fn the_planner_understands_both_forms_of_the_claim() {
+    let counted = valid(&[("gpus", "4"), ("vram", "40Gi"), ("interconnect", "nvlink")]);
+    let connected = vec!["gpu.muster.dev/nvlinkGroup".to_owned()];
+    assert_eq!(understood(&counted), (vec![4], connected));
+    let alone = valid(&[("vram", "10Gi")]);
+    assert_eq!(understood(&alone), (vec![1; 8], Vec::new()));
 }
 
 fn referring_pod(annotation: &str, reference: &Value, status: &Value) -> Pod {

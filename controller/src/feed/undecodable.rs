@@ -16,7 +16,7 @@ use k8s_openapi::{
     api::{
         batch::v1::{Job, JobSpec},
         core::v1::{Namespace, Node, NodeSpec, Pod},
-        resource::v1::{DeviceClass, ResourceClaim, ResourceSlice},
+        resource::v1::{DeviceClass, DeviceTaintRule, ResourceClaim, ResourceSlice},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -51,6 +51,11 @@ pub(super) fn rule(kind: Kind) -> Rule {
             "nothing is admitted in any Team below it",
         ),
         Kind::DeviceClass => (&["spec"], "nothing", "gangs whose claims name it wait"),
+        Kind::DeviceTaintRule => (
+            &["spec"],
+            "the devices that it keeps from being planned",
+            "nothing: kube-scheduler binds no pod to such a device, so a gang that is planned on one goes back to its queue in time",
+        ),
         Kind::Flavor => (
             &["spec"],
             "nothing: what is charged to it stays charged by its name",
@@ -208,7 +213,7 @@ macro_rules! nothing_stands_in {
 }
 
 // (The Ledger: it cannot be replaced by anything. Without it nobody leads.)
-nothing_stands_in!(DeviceClass Flavor Ledger PriorityTier Queue Topology);
+nothing_stands_in!(DeviceClass DeviceTaintRule Flavor Ledger PriorityTier Queue Topology);
 
 /// Its metadata, or what could be read, says all that has to be said.
 macro_rules! what_is_read_stands_in {
@@ -370,6 +375,10 @@ mod tests {
                 taken::<DeviceClass>(Kind::DeviceClass, broken()),
                 Taken::LeftOut
             ),
+            matches!(
+                taken::<DeviceTaintRule>(Kind::DeviceTaintRule, broken()),
+                Taken::LeftOut
+            ),
             matches!(taken::<Flavor>(Kind::Flavor, broken()), Taken::LeftOut),
             matches!(taken::<Ledger>(Kind::Ledger, broken()), Taken::LeftOut),
             matches!(
@@ -379,7 +388,7 @@ mod tests {
             matches!(taken::<Queue>(Kind::Queue, broken()), Taken::LeftOut),
             matches!(taken::<Topology>(Kind::Topology, broken()), Taken::LeftOut),
         ];
-        assert_eq!(left_out, [true; 6]);
+        assert_eq!(left_out, [true; 7]);
     }
 
     #[test]

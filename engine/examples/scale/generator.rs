@@ -72,6 +72,7 @@ pub(crate) fn node(number: usize) -> Node {
         usable: true,
         healthy: true,
         allocated_to: None,
+        consumes: Arc::default(),
     });
     Node {
         uid: format!("uid-{name}"),
@@ -89,6 +90,7 @@ pub(crate) fn node(number: usize) -> Node {
         // Every node passes all filters; gangs that are not to be new name the first.
         filters: (0..64).map(NodeFilterId).collect::<BTreeSet<_>>().into(),
         devices: devices.collect(),
+        counter_sets: Arc::default(),
     }
 }
 
@@ -151,11 +153,7 @@ pub(crate) fn gang(number: usize, team: usize, (pods, gpus): (usize, u32)) -> Ga
         filter: NodeFilterId(0),
         claims: vec![Claim {
             uid: format!("{name}-{rank}").into(),
-            requests: vec![DeviceRequest {
-                name: "gpus".to_owned(),
-                selector: selector(flavor),
-                count: gpus,
-            }],
+            requests: vec![DeviceRequest::exactly("gpus", selector(flavor), gpus)],
             constraints: Vec::new(),
             allocated: None,
         }],

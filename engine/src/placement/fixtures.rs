@@ -47,6 +47,7 @@ pub(super) fn device(at: usize) -> Device {
         usable: true,
         healthy: true,
         allocated_to: None,
+        consumes: Arc::default(),
     }
 }
 
@@ -67,6 +68,7 @@ pub(super) fn node(name: &str, devices: usize) -> Node {
         accelerator: BTreeMap::new(),
         filters: BTreeSet::from([NodeFilterId(0)]).into(),
         devices: (0..devices).map(device).collect(),
+        counter_sets: Arc::default(),
     }
 }
 
@@ -84,11 +86,7 @@ pub(super) fn node_at(name: &str, path: &str, devices: usize) -> Node {
 pub(super) fn claim(uid: &str, count: u32) -> Claim {
     Claim {
         uid: uid.into(),
-        requests: vec![DeviceRequest {
-            name: "gpus".into(),
-            selector: SelectorId(0),
-            count,
-        }],
+        requests: vec![DeviceRequest::exactly("gpus", SelectorId(0), count)],
         constraints: Vec::new(),
         allocated: None,
     }

@@ -94,6 +94,7 @@ pub(crate) fn device(index: usize) -> Device {
         usable: true,
         healthy: true,
         allocated_to: None,
+        consumes: std::sync::Arc::default(),
     }
 }
 
@@ -123,17 +124,14 @@ pub(crate) fn node(name: &str, path: &str, devices: usize) -> Node {
         accelerator: BTreeMap::new(),
         filters: BTreeSet::from([ANY_NODE]).into(),
         devices: (0..devices).map(device).collect(),
+        counter_sets: std::sync::Arc::default(),
     }
 }
 
 pub(crate) fn claim(uid: &str, count: u32) -> Claim {
     Claim {
         uid: uid.into(),
-        requests: vec![DeviceRequest {
-            name: "gpus".into(),
-            selector: ANY_GPU,
-            count,
-        }],
+        requests: vec![DeviceRequest::exactly("gpus", ANY_GPU, count)],
         constraints: Vec::new(),
         allocated: None,
     }

@@ -318,8 +318,8 @@ fn allocations_that_take_long_are_paid_for_with_the_steps_of_the_decision() {
     let pods = (0..23).map(|at| {
         let mut claim = paired(claim(&format!("c{at}"), 1));
         let mut second = claim.requests[0].clone();
-        claim.requests[0].selector = SelectorId(1);
-        second.selector = SelectorId(2);
+        claim.requests[0].choices[0].selector = SelectorId(1);
+        second.choices[0].selector = SelectorId(2);
         second.name = "other".into();
         claim.requests.push(second);
         let mut pod = pod(&format!("p{at}"), vec![claim]);

@@ -84,7 +84,7 @@ fn nodes() -> Vec<Node> {
 
 fn claim_of(kind: usize, uid: &str) -> Option<Claim> {
     let special = |mut claim: Claim| {
-        claim.requests[0].selector = SPECIAL;
+        claim.requests[0].choices[0].selector = SPECIAL;
         claim
     };
     match kind {
@@ -315,7 +315,12 @@ fn assert_whole(gang: &Gang, admission: &Admission) {
         let claims: Vec<(&ClaimUid, Amount)> = pod
             .claims
             .iter()
-            .map(|claim| (&claim.uid, gpus(i64::from(claim.requests[0].count))))
+            .map(|claim| {
+                (
+                    &claim.uid,
+                    gpus(i64::from(claim.requests[0].choices[0].count)),
+                )
+            })
             .collect();
         let charged: Vec<(&ClaimUid, Amount)> = admitted
             .claims
@@ -333,10 +338,10 @@ fn first_fit(node: &Node, asked: &Claim) -> Option<Vec<DeviceName>> {
         .devices
         .iter()
         .filter(|device| {
-            device.allocated_to.is_none() && device.selectors.contains(&request.selector)
+            device.allocated_to.is_none() && device.selectors.contains(&request.choices[0].selector)
         })
         .collect();
-    let count = request.count as usize;
+    let count = request.choices[0].count as usize;
     let chosen = combinations(free.len(), count).into_iter().find(|chosen| {
         asked.constraints.is_empty() || {
             let pairs: BTreeSet<&String> = chosen

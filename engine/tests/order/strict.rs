@@ -25,7 +25,7 @@ fn node_of(name: &str, flavor: &str, selector: SelectorId) -> Node {
 fn asking_for(selector: SelectorId, mut gang: Gang) -> Gang {
     for pod in &mut gang.pods {
         for claim in &mut pod.claims {
-            claim.requests[0].selector = selector;
+            claim.requests[0].choices[0].selector = selector;
         }
     }
     gang

@@ -532,11 +532,7 @@ fn a_claim_that_is_allocated_already_draws_its_pod_to_its_node() {
 
 fn select(uid: &str, selector: u32, count: u32) -> Claim {
     let mut claim = claim(uid, count);
-    claim.requests = vec![DeviceRequest {
-        name: "gpus".into(),
-        selector: SelectorId(selector),
-        count,
-    }];
+    claim.requests = vec![DeviceRequest::exactly("gpus", SelectorId(selector), count)];
     claim
 }
 
@@ -655,11 +651,8 @@ fn an_allocator_that_backtracks_finds_what_first_fit_misses() {
     let mut nodes = cluster(&[("s1/l1", "a:2")]);
     std::sync::Arc::make_mut(&mut nodes[0].devices[0].selectors).insert(SelectorId(1));
     let mut both = claim("both", 1);
-    both.requests.push(DeviceRequest {
-        name: "special".into(),
-        selector: SelectorId(1),
-        count: 1,
-    });
+    both.requests
+        .push(DeviceRequest::exactly("special", SelectorId(1), 1));
     let mut state = open_state(nodes);
     let placed = nodes_of(
         &mut state,

@@ -300,12 +300,14 @@ fn cost(context: PollContext<'_>, node: &str, devices: &[engine::DeviceName]) ->
 fn cost_by_name(context: PollContext<'_>, node: &str, claim: &engine::Claim) -> ClaimCost {
     let node = context.index.engine_node(node);
     let matching = |device: &&engine::Device| {
-        let mut requests = claim.requests.iter();
-        requests.any(|request| device.selectors.contains(&request.selector))
+        let mut choices = claim.requests.iter().flat_map(|request| &request.choices);
+        choices.any(|choice| device.selectors.contains(&choice.selector))
     };
     let device = node.and_then(|node| node.devices.iter().find(matching));
     let flavor = device.and_then(|device| device.flavors.first());
-    let units: i64 = claim.requests.iter().map(|it| i64::from(it.count)).sum();
+    // It has no alternatives.
+    let first = claim.requests.iter().filter_map(|it| it.choices.first());
+    let units: i64 = first.map(|choice| i64::from(choice.count)).sum();
     ClaimCost {
         flavor: flavor.map(ToString::to_string).unwrap_or_default(),
         gpus_milli: units.saturating_mul(engine::Amount::ONE_GPU.0),

@@ -56,6 +56,7 @@ fn feed() -> Feed {
         usable: true,
         healthy: true,
         allocated_to: None,
+        consumes: Arc::default(),
     };
     for at in 0..20 {
         feed.apply(engine::Update::Node(engine::Node {
@@ -73,6 +74,7 @@ fn feed() -> Feed {
             accelerator: BTreeMap::new(),
             filters: BTreeSet::from([engine::NodeFilterId(0)]).into(),
             devices: (0..2).map(device).collect(),
+            counter_sets: Arc::default(),
         }));
     }
     feed
@@ -91,11 +93,11 @@ fn gang(uid: &str, cores: &[i64]) -> engine::Gang {
         filter: engine::NodeFilterId(0),
         claims: vec![engine::Claim {
             uid: format!("claim-of-{uid}-{at}").into(),
-            requests: vec![engine::DeviceRequest {
-                name: "gpu".into(),
-                selector: engine::SelectorId(0),
-                count: 1,
-            }],
+            requests: vec![engine::DeviceRequest::exactly(
+                "gpu",
+                engine::SelectorId(0),
+                1,
+            )],
             constraints: Vec::new(),
             allocated: None,
         }],

@@ -8,9 +8,12 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::{Resource, runtime::watcher::Event};
+use kube::{
+    Resource,
+    runtime::watcher::{self, Event},
+};
 
-use super::{Decode, Decoded, ObjectName, WatchHealth, name};
+use super::{Decode, Decoded, ObjectName, WatchHealth, is_not_served, name};
 
 /// What is seen of a kind.
 #[derive(Clone, Debug, PartialEq)]
@@ -42,6 +45,10 @@ pub(super) struct StreamDecoder<F> {
     /// What exists and cannot be decoded.
     undecodable: BTreeSet<ObjectName>,
     listed: bool,
+    /// Whether the API server may do without the kind.
+    is_optional: bool,
+    /// Whether it was passed on that the kind is not served.
+    is_absent: bool,
     health: WatchHealth,
 }
 
@@ -52,7 +59,17 @@ impl<F> StreamDecoder<F> {
             incoming: None,
             undecodable: BTreeSet::new(),
             listed: false,
+            is_optional: false,
+            is_absent: false,
             health,
+        }
+    }
+
+    /// The same for a kind that the API server may do without.
+    pub(super) fn of_optional_kind(self) -> Self {
+        Self {
+            is_optional: true,
+            ..self
         }
     }
 
@@ -104,11 +121,28 @@ where
                 let names = self.incoming.take().unwrap_or_default();
                 self.undecodable.retain(|name| names.contains(name));
                 self.listed = true;
+                self.is_absent = false;
                 Some(StreamEvent::ListEnded(names))
             }
         };
         self.health.undecodable(self.undecodable.len());
         told.into_iter().collect()
+    }
+
+    fn failed(&mut self, error: &watcher::Error) -> Vec<StreamEvent<T>> {
+        if !(self.is_optional && is_not_served(error)) {
+            self.health.failed(error);
+            return Vec::new();
+        }
+        self.health.works();
+        if std::mem::replace(&mut self.is_absent, true) {
+            return Vec::new();
+        }
+        self.incoming = None;
+        self.undecodable.clear();
+        self.health.undecodable(0);
+        self.listed = true;
+        vec![StreamEvent::ListEnded(BTreeSet::new())]
     }
 
     fn handed_over(&mut self) {

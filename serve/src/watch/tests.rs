@@ -88,6 +88,63 @@ async fn lists_come_whole_and_what_cannot_be_decoded_costs_only_itself() {
 }
 
 #[tokio::test]
+async fn a_kind_that_is_not_served_is_told_once_as_an_empty_list_and_is_no_failure() {
+    let metrics = Metrics::new("test", "0");
+    let synced = Readiness::default().condition("watch Pod");
+    let (sender, mut receiver) = mpsc::channel(16);
+    let refused = |code: u16| {
+        kube::Error::Api(Box::new(
+            kube::core::Status::failure("", "").with_code(code),
+        ))
+    };
+    let listing = |code| Err(watcher::Error::InitialListFailed(refused(code)));
+    let watching = |code| Err(watcher::Error::WatchStartFailed(refused(code)));
+    let events = stream::iter(vec![
+        Ok(Event::Init),
+        listing(403),
+        Ok(Event::Init),
+        listing(404),
+        Ok(Event::Init),
+        listing(404),
+        Ok(Event::Init),
+        Ok(Event::InitApply(pod("a"))),
+        Ok(Event::InitDone),
+        watching(404),
+        watching(404),
+    ]);
+    let health = |metrics: &WatchMetrics| WatchHealth::new::<Pod>(metrics, synced.clone());
+    let registered = WatchMetrics::register(&metrics);
+    let decoder = StreamDecoder::new(stands_in, health(&registered)).of_optional_kind();
+    pump(events, decoder, sender, written).await;
+    let mut all = Vec::new();
+    while let Some(message) = receiver.recv().await {
+        all.push(message);
+    }
+    assert_eq!(all, ["there are ", "a", "there are a", "there are "]);
+    assert!(synced.holds());
+    let text = metrics.encode().unwrap();
+    let errors = "muster_watch_errors_total{kind=\"Pod\"} 1";
+    assert!(
+        text.contains(errors),
+        "only what is forbidden fails:\n{text}"
+    );
+
+    let (sender, mut receiver) = mpsc::channel(16);
+    let absent = stream::iter(vec![Ok(Event::Init), listing(404)]);
+    let synced = Readiness::default().condition("watch Pod");
+    let health = WatchHealth::new::<Pod>(&registered, synced.clone());
+    pump(
+        absent,
+        StreamDecoder::new(stands_in, health),
+        sender,
+        written,
+    )
+    .await;
+    assert_eq!(receiver.recv().await, None, "of a kind that must be there");
+    assert!(!synced.holds());
+}
+
+#[tokio::test]
 async fn a_watch_whose_receiver_is_gone_ends() {
     let metrics = WatchMetrics::register(&Metrics::new("test", "0"));
     let (sender, receiver) = mpsc::channel(1);
@@ -182,15 +239,18 @@ fn streamed(
         decoder.handed_over();
         told
     });
-    let told = told.map(|told| match told {
+    told.map(written).collect()
+}
+
+fn written(told: StreamEvent<String>) -> String {
+    match told {
         StreamEvent::Seen(name) => name,
         StreamEvent::Deleted(metadata) => format!("gone {}", metadata.name.unwrap_or_default()),
         StreamEvent::ListEnded(names) => {
             let names: Vec<String> = names.into_iter().map(|object| object.name).collect();
             format!("there are {}", names.join(" "))
         }
-    });
-    told.collect()
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ fn devices(index: &Index, node: &str) -> Vec<(String, bool)> {
 fn asked(index: &Index, uid: &str) -> Vec<(String, u32)> {
     let request = index.request_of_pod(&uid.into());
     let claims = request.into_iter().flat_map(|pod| &pod.claims);
-    let claims = claims.map(|claim| (claim.uid.to_string(), claim.requests[0].count));
+    let claims = claims.map(|claim| (claim.uid.to_string(), claim.requests[0].choices[0].count));
     claims.collect()
 }
 
@@ -71,7 +71,7 @@ fn a_pod_that_only_writes_limits_asks_for_devices_that_the_node_offers() {
         assert!(
             device
                 .selectors
-                .contains(&request.claims[0].requests[0].selector)
+                .contains(&request.claims[0].requests[0].choices[0].selector)
         );
         assert!(device.flavors.contains(&"plugin".into()));
         // The Flavor of our driver's devices does not count it.
@@ -262,7 +262,8 @@ fn pods_wait_for_a_flavor_that_counts_their_resource_and_are_read_again_when_it_
         1,
         "the other pod is not read again"
     );
-    let selector = index.request_of_pod(&"uid-solo".into()).unwrap().claims[0].requests[0].selector;
+    let selector =
+        index.request_of_pod(&"uid-solo".into()).unwrap().claims[0].requests[0].choices[0].selector;
     index.observe(gone(Kind::Flavor, "", "plugin"));
     settle(&mut index);
     assert_eq!(reason(&index).unwrap().0, Reason::NoQuotaForResource);
@@ -273,7 +274,7 @@ fn pods_wait_for_a_flavor_that_counts_their_resource_and_are_read_again_when_it_
     settle(&mut index);
     let request = index.request_of_pod(&"uid-solo".into()).unwrap();
     assert_eq!(
-        request.claims[0].requests[0].selector, selector,
+        request.claims[0].requests[0].choices[0].selector, selector,
         "what is held by it still matches"
     );
 }

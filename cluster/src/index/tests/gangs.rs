@@ -42,7 +42,7 @@ fn a_pod_that_declares_nothing_but_gpus_is_a_gang_of_one_in_its_namespaces_team(
         (None, None, None)
     );
     let request = gang.pods[0].request.as_ref().unwrap();
-    assert_eq!(request.claims[0].requests[0].count, 2);
+    assert_eq!(request.claims[0].requests[0].choices[0].count, 2);
     assert_eq!(
         (request.resources.cpu_milli, request.resources.memory_bytes),
         (4000, 16 << 30)

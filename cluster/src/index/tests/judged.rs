@@ -107,8 +107,9 @@ fn a_new_selector_is_judged_apart_and_holds_up_only_the_gang_that_uses_it() {
     index.give_judgements([judged.clone()]);
     settle(&mut index);
     assert_eq!(gang(&index, "new").wait, None);
-    let selector =
-        gang(&index, "new").pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+    let selector = gang(&index, "new").pods[0].request.as_ref().unwrap().claims[0].requests[0]
+        .choices[0]
+        .selector;
     let told = told_nodes(&mut index);
     assert_eq!(told.len(), 2);
     let devices = told.iter().flat_map(|node| &node.devices);
@@ -333,6 +334,7 @@ fn a_device_that_appears_later_is_judged_for_the_selectors_that_are_known_and_no
         .unwrap()
         .claims[0]
         .requests[0]
+        .choices[0]
         .selector;
     let matches = |index: &Index| {
         let node = index.engine_node("c").unwrap();
@@ -366,7 +368,7 @@ fn a_device_that_appears_while_nodes_are_told_about_a_selector_is_judged_for_it_
     settle(&mut index);
     assert!(judge_all(&mut index) > 0);
     let gang = gang(&index, "solo");
-    let selector = gang.pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+    let selector = gang.pods[0].request.as_ref().unwrap().claims[0].requests[0].choices[0].selector;
     let devices = &index.engine_node("c").unwrap().devices;
     assert!(devices[0].selectors.contains(&selector));
 }
@@ -460,6 +462,7 @@ fn a_selector_that_reads_the_uuid_is_judged_for_each_device() {
         .unwrap()
         .claims[0]
         .requests[0]
+        .choices[0]
         .selector;
     let matching: Vec<String> = told_nodes(&mut index)
         .iter()

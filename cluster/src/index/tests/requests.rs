@@ -11,20 +11,37 @@ use crate::{
     testing::{claim, gone, index_with, is, node, node_devices, only_gang, pod, slice, with},
 };
 
-fn solo(claim: Value) -> Index {
+pub(super) fn solo(claim: Value) -> Index {
     index_with([pod("solo", 5), claim])
 }
 
-fn wait(index: &Index) -> Option<PendingReason> {
+pub(super) fn wait(index: &Index) -> Option<PendingReason> {
     only_gang(index).wait.clone()
 }
 
-fn selecting(expression: &str) -> Value {
+pub(super) fn selecting(expression: &str) -> Value {
     with(
         claim("solo", 1),
         "/spec/devices/requests/0/exactly/selectors",
         json!([{"cel": {"expression": expression}}]),
     )
+}
+
+/// A claim whose request has so many alternatives, `n-0` and so on, each with one device more.
+pub(super) fn alternatives(count: usize) -> Value {
+    let alternatives = (0..count).map(|number| {
+        json!({"name": format!("n-{number}"), "deviceClassName": "gpu.muster.dev", "count": number + 1})
+    });
+    with(
+        claim("solo", 1),
+        "/spec/devices/requests/0",
+        json!({"name": "gpu", "firstAvailable": alternatives.collect::<Vec<_>>()}),
+    )
+}
+
+fn capacities(count: usize) -> Value {
+    let capacities = (0..count).map(|number| (format!("c{number}"), json!("1")));
+    Value::Object(capacities.collect())
 }
 
 #[test]
@@ -52,7 +69,81 @@ fn a_request_that_is_not_planned_waits_with_its_field_named() {
                 json!({"name": "g", "firstAvailable": []}),
             ),
             "spec.devices.requests[0].firstAvailable",
-            "alternatives are not planned; use exactly",
+            "names 0 alternatives; a request has 1 to 8",
+        ),
+        (
+            alternatives(9),
+            "spec.devices.requests[0].firstAvailable",
+            "names 9 alternatives; a request has 1 to 8",
+        ),
+        (
+            with(
+                alternatives(2),
+                "/spec/devices/requests/0/firstAvailable/1/name",
+                json!("n-0"),
+            ),
+            "spec.devices.requests[0].firstAvailable[1].name",
+            "another alternative is called n-0",
+        ),
+        (
+            with(
+                alternatives(2),
+                "/spec/devices/requests/0/firstAvailable/1/tolerations",
+                json!([{"operator": "Exists"}]),
+            ),
+            "spec.devices.requests[0].firstAvailable[1].tolerations",
+            "tainted devices are not planned",
+        ),
+        (
+            with(
+                alternatives(2),
+                "/spec/devices/requests/0/firstAvailable/1/deviceClassName",
+                json!("nic.example.com"),
+            ),
+            "spec.devices.requests",
+            "names excepted DeviceClasses beside others; put them into a claim of their own",
+        ),
+        (
+            with(
+                alternatives(2),
+                "/spec/devices/requests/0/exactly",
+                json!({"deviceClassName": "gpu.muster.dev"}),
+            ),
+            "spec.devices.requests[0]",
+            "says both exactly and firstAvailable; use one of them",
+        ),
+        (
+            with(
+                claim("solo", 1),
+                "/spec/devices/requests/0",
+                json!({"name": "g"}),
+            ),
+            "spec.devices.requests[0]",
+            "is of a kind that is not known; use exactly or firstAvailable",
+        ),
+        (
+            with(
+                alternatives(2),
+                "/spec/devices/constraints",
+                json!([{"matchAttribute": "d/a", "requests": ["gpu/n-2"]}]),
+            ),
+            "spec.devices.constraints[0].requests[0]",
+            "there is no request gpu/n-2",
+        ),
+        (
+            with(
+                claim("solo", 1),
+                "/spec/devices/requests",
+                json!([
+                    {"name": "many", "exactly": {"deviceClassName": "gpu.muster.dev", "count": 30}},
+                    {"name": "some", "firstAvailable": [
+                        {"name": "few", "deviceClassName": "gpu.muster.dev", "count": 2},
+                        {"name": "more", "deviceClassName": "gpu.muster.dev", "count": 3},
+                    ]},
+                ]),
+            ),
+            "spec.devices.requests",
+            "asks for 33 devices; a claim has at most 32",
         ),
         (
             exactly("allocationMode", json!("All")),
@@ -65,9 +156,14 @@ fn a_request_that_is_not_planned_waits_with_its_field_named() {
             "devices that others hold are not planned",
         ),
         (
-            exactly("capacity", json!({"requests": {"memory": "1Gi"}})),
-            &format!("{base}.capacity"),
-            "shares of a device are not planned",
+            exactly("capacity", json!({"requests": {"memory": "-1Gi"}})),
+            &format!("{base}.capacity.requests[memory]"),
+            "\"-1Gi\" is negative; it must be 0 or more",
+        ),
+        (
+            exactly("capacity", json!({"requests": capacities(33)})),
+            &format!("{base}.capacity.requests"),
+            "names 33 capacities; a device has at most 32",
         ),
         (
             exactly("tolerations", json!([{"operator": "Exists"}])),
@@ -135,17 +231,17 @@ fn a_request_is_understood_with_its_selector_count_and_constraints() {
     let [claim] = &request.claims[..] else {
         panic!("{request:?}")
     };
-    assert_eq!(claim.requests[0].count, 2);
+    assert_eq!(claim.requests[0].choices[0].count, 2);
     assert_eq!(
         claim.constraints[0].attribute.as_str(),
         "gpu.muster.dev/nvlinkGroup"
     );
     let devices = &index.engine_node("a").unwrap().devices;
-    assert!(
-        devices
-            .iter()
-            .all(|device| device.selectors.contains(&claim.requests[0].selector))
-    );
+    assert!(devices.iter().all(|device| {
+        device
+            .selectors
+            .contains(&claim.requests[0].choices[0].selector)
+    }));
 }
 
 #[test]
@@ -165,7 +261,9 @@ fn equal_requests_share_a_selector_and_different_ones_do_not() {
         other,
     ]);
     let selectors: Vec<_> = ["uid-one", "uid-two", "uid-other"]
-        .map(|uid| index.request_of_pod(&uid.into()).unwrap().claims[0].requests[0].selector)
+        .map(|uid| {
+            index.request_of_pod(&uid.into()).unwrap().claims[0].requests[0].choices[0].selector
+        })
         .into();
     assert_eq!(selectors[0], selectors[1]);
     assert_ne!(selectors[0], selectors[2]);
@@ -224,8 +322,9 @@ fn a_selector_that_fails_on_one_device_of_a_node_matches_none_there() {
     ];
     let index = index_with(objects);
     assert_eq!(wait(&index), None, "it is understood: node a matches");
-    let selector =
-        only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+    let selector = only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0]
+        .choices[0]
+        .selector;
     let matching = |node: &str| {
         let devices = &index.engine_node(node).unwrap().devices;
         devices
@@ -286,8 +385,9 @@ fn functions_of_kubernetes_are_known() {
     ] {
         let index = solo(selecting(expression));
         assert_eq!(wait(&index), None, "{expression}");
-        let selector =
-            only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0].selector;
+        let selector = only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0]
+            .choices[0]
+            .selector;
         let devices = &index.engine_node("a").unwrap().devices;
         assert_eq!(
             devices[0].selectors.contains(&selector),

@@ -59,7 +59,7 @@ fn a_claim_that_asks_for_what_the_annotations_say_is_planned() {
     let index = index_with([pod_with_claim(), made_claim()]);
     assert_eq!(wait(&index), None);
     let request = only_gang(&index).pods[0].request.clone().unwrap();
-    assert_eq!(request.claims[0].requests[0].count, 2);
+    assert_eq!(request.claims[0].requests[0].choices[0].count, 2);
 }
 
 #[test]

@@ -338,7 +338,7 @@ fn a_request_that_no_device_matches_has_no_place() {
     let cluster = cluster([node_at("a", "s/l", 8)]);
     let mut gang = equal_pods(1, 1);
     let other: &mut Claim = &mut gang.pods[0].claims[0];
-    other.requests[0].selector = SelectorId(9);
+    other.requests[0].choices[0].selector = SelectorId(9);
     assert_eq!(now(&cluster, &gang), Said::NoPlace);
     assert_eq!(
         said(&cluster, &gang, &judged(&cluster, &View::Empty, &gang)),

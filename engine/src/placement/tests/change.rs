@@ -150,7 +150,7 @@ fn gangs() -> Vec<Gang> {
     let mut several = equal_pods(2, 1);
     for (rank, pod) in several.pods.iter_mut().enumerate() {
         let mut second = claim(&format!("second-{rank}"), 1);
-        second.requests[0].selector = crate::names::SelectorId(1);
+        second.requests[0].choices[0].selector = crate::names::SelectorId(1);
         pod.claims.push(second);
     }
     let mut hungry = equal_pods(2, 1);

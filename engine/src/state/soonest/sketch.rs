@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    model::DeviceRequest,
     names::{GangUid, Timestamp},
     placement::Roomy,
     state::State,
@@ -64,7 +65,7 @@ impl State {
                     (Some(devices), _) => devices.len(),
                     (None, Some(request)) => {
                         let requests = request.requests.iter();
-                        requests.map(|request| request.count as usize).sum()
+                        requests.map(DeviceRequest::least).sum()
                     }
                     (None, None) => 0,
                 });

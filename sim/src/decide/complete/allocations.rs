@@ -10,21 +10,21 @@ use std::{
 use k8s_openapi::api::{
     core::v1::Pod,
     resource::v1::{
-        AllocationResult, DeviceAllocationResult, DeviceClass, DeviceRequestAllocationResult,
-        DeviceSelector, ExactDeviceRequest, ResourceClaim, ResourceClaimConsumerReference,
-        ResourceClaimStatus, ResourceSlice,
+        AllocationResult, CapacityRequirements, DeviceAllocationResult, DeviceClass,
+        DeviceRequestAllocationResult, DeviceSelector, DeviceSubRequest, ExactDeviceRequest,
+        ResourceClaim, ResourceClaimConsumerReference, ResourceClaimStatus, ResourceSlice,
     },
 };
 use muster_cluster::{
-    devices::{DeviceKinds, PublishedDevice},
+    devices::DeviceKinds,
     pod::{bound_to, is_active},
-    selectors::Selectors,
+    pools::{OfferedDevice, Pools, device_name},
+    quantity,
+    selectors::{SelectorText, Selectors},
 };
+use muster_engine::Consumption;
 
 use super::Completed;
-
-/// A device: its driver, pool and name.
-type DeviceId = (String, String, String);
 
 /// Allocates what the claims of bound pods ask for: the first free devices of their nodes that match.
 pub(super) fn add(completed: &mut Completed<'_>) {
@@ -100,8 +100,77 @@ fn claims_of(pod: &Pod) -> Vec<String> {
 struct Nodes {
     kinds: DeviceKinds,
     selectors: Selectors,
-    devices: BTreeMap<String, Vec<(DeviceId, PublishedDevice)>>,
-    taken: BTreeSet<DeviceId>,
+    devices: BTreeMap<String, NodeDevices>,
+    /// Names of the devices that somebody has: `driver/pool/device`.
+    taken: BTreeSet<String>,
+}
+
+/// Devices of a node, in the order in which kube-scheduler tries them, and what is left of what they share.
+struct NodeDevices {
+    devices: Vec<OfferedDevice>,
+    left: Vec<Vec<i64>>,
+}
+
+/// What `exactly` and an alternative of `firstAvailable` ask for.
+struct Asked<'a> {
+    class: &'a str,
+    selectors: Option<&'a Vec<DeviceSelector>>,
+    capacity: Option<&'a CapacityRequirements>,
+    count: Option<i64>,
+    mode: Option<&'a str>,
+}
+
+impl<'a> From<&'a ExactDeviceRequest> for Asked<'a> {
+    fn from(exactly: &'a ExactDeviceRequest) -> Self {
+        Self {
+            class: &exactly.device_class_name,
+            selectors: exactly.selectors.as_ref(),
+            capacity: exactly.capacity.as_ref(),
+            count: exactly.count,
+            mode: exactly.allocation_mode.as_deref(),
+        }
+    }
+}
+
+impl<'a> From<&'a DeviceSubRequest> for Asked<'a> {
+    fn from(alternative: &'a DeviceSubRequest) -> Self {
+        Self {
+            class: &alternative.device_class_name,
+            selectors: alternative.selectors.as_ref(),
+            capacity: alternative.capacity.as_ref(),
+            count: alternative.count,
+            mode: alternative.allocation_mode.as_deref(),
+        }
+    }
+}
+
+impl NodeDevices {
+    /// Whether there is enough of all that a device draws from.
+    fn has_left(&self, consumes: &[Consumption]) -> bool {
+        let mut drawn = amounts(consumes);
+        drawn.all(|(set, counter, amount)| {
+            let left = self.left.get(set).and_then(|set| set.get(counter));
+            left.is_some_and(|left| *left >= amount)
+        })
+    }
+
+    /// So much is drawn, or with a negative sign given back.
+    fn draw(&mut self, consumes: &[Consumption], sign: i64) {
+        for (set, counter, amount) in amounts(consumes) {
+            let left = self.left.get_mut(set).and_then(|set| set.get_mut(counter));
+            if let Some(left) = left {
+                *left = left.saturating_sub(amount.saturating_mul(sign));
+            }
+        }
+    }
+}
+
+/// What is drawn: set, counter and amount.
+fn amounts(consumes: &[Consumption]) -> impl Iterator<Item = (usize, usize, i64)> {
+    consumes.iter().flat_map(|of| {
+        let amounts = of.amounts.iter();
+        amounts.map(move |(counter, amount)| (of.set as usize, *counter as usize, *amount))
+    })
 }
 
 impl Nodes {
@@ -110,20 +179,33 @@ impl Nodes {
         for claim in completed.list::<ResourceClaim>() {
             self.taken.extend(allocated(&claim));
         }
+        let mut pools = Pools::default();
         for slice in completed.list::<ResourceSlice>() {
-            let node = slice.spec.node_name.clone().unwrap_or_default();
-            if !wanted.contains(node.as_str()) {
+            let node = slice.spec.node_name.as_deref().unwrap_or_default();
+            if !wanted.contains(node) {
                 continue;
             }
-            let names = slice.spec.devices.iter().flatten();
-            let names: Vec<String> = names.map(|device| device.name.clone()).collect();
             let view = self.kinds.slice(Arc::new(slice), None);
             self.kinds.replace(None, Some(&view));
-            let devices = names.into_iter().zip(view.devices).map(|(name, device)| {
-                let id = (view.pool.driver.clone(), view.pool.name.clone(), name);
-                (id, device)
-            });
-            self.devices.entry(node).or_default().extend(devices);
+            pools.replace(None, Some(Arc::new(view)));
+        }
+        for node in wanted {
+            let offered = pools.on_node(node).offered;
+            let sets = offered.counter_sets.iter();
+            let mut devices = NodeDevices {
+                left: sets.map(|set| set.counters.clone()).collect(),
+                devices: offered.devices,
+            };
+            let held: Vec<Arc<[Consumption]>> = devices
+                .devices
+                .iter()
+                .filter(|device| self.taken.contains(&*device.published.name))
+                .map(|device| Arc::clone(&device.consumes))
+                .collect();
+            for consumes in held {
+                devices.draw(&consumes, 1);
+            }
+            self.devices.insert(node.to_owned(), devices);
         }
     }
 
@@ -136,21 +218,46 @@ impl Nodes {
     ) -> Option<AllocationResult> {
         let devices = claim.spec.as_ref()?.devices.as_ref()?;
         let mut results = Vec::new();
+        let mut is_whole = true;
         for request in devices.requests.iter().flatten() {
-            let exactly = request.exactly.as_ref()?;
-            let found = self.find(completed, exactly, node, &results)?;
-            results.extend(found.into_iter().map(|id| (request.name.clone(), id)));
-        }
-        self.taken.extend(results.iter().map(|(_, id)| id.clone()));
-        let results = results.into_iter().map(|(request, id)| {
-            let (driver, pool, device) = id;
-            DeviceRequestAllocationResult {
-                request,
-                driver,
-                pool,
-                device,
-                ..DeviceRequestAllocationResult::default()
+            let exactly = request.exactly.iter();
+            let exactly = exactly.map(|exactly| (request.name.clone(), Asked::from(exactly)));
+            let alternatives = request.first_available.iter().flatten();
+            let alternatives = alternatives.map(|alternative| {
+                let name = format!("{}/{}", request.name, alternative.name);
+                (name, Asked::from(alternative))
+            });
+            let found = exactly.chain(alternatives).find_map(|(name, asked)| {
+                let found = self.take(completed, &asked, node)?;
+                Some(found.into_iter().map(move |id| (name.clone(), id)))
+            });
+            match found {
+                Some(found) => results.extend(found),
+                None => {
+                    is_whole = false;
+                    break;
+                }
             }
+        }
+        if !is_whole {
+            let names = results
+                .iter()
+                .map(|(_, name): &(String, String)| name.clone());
+            let names: BTreeSet<String> = names.collect();
+            self.give_back(node, &names);
+            return None;
+        }
+        let results = results.into_iter().filter_map(|(request, name)| {
+            // Names of pools may have slashes, those of drivers and devices have none.
+            let (driver, rest) = name.split_once('/')?;
+            let (pool, device) = rest.rsplit_once('/')?;
+            Some(DeviceRequestAllocationResult {
+                request,
+                driver: driver.to_owned(),
+                pool: pool.to_owned(),
+                device: device.to_owned(),
+                ..DeviceRequestAllocationResult::default()
+            })
         });
         Some(AllocationResult {
             devices: Some(DeviceAllocationResult {
@@ -161,39 +268,76 @@ impl Nodes {
         })
     }
 
-    fn find(
+    /// Takes the first free devices that match, all that are asked for or none; returns their names.
+    fn take(
         &mut self,
         completed: &Completed<'_>,
-        request: &ExactDeviceRequest,
+        asked: &Asked<'_>,
         node: &str,
-        chosen: &[(String, DeviceId)],
-    ) -> Option<Vec<DeviceId>> {
-        let is_counted = |mode: &String| mode == "ExactCount";
-        if !request.allocation_mode.as_ref().is_none_or(is_counted) {
+    ) -> Option<Vec<String>> {
+        if !asked.mode.is_none_or(|mode| mode == "ExactCount") {
             return None;
         }
-        let count = usize::try_from(request.count.unwrap_or(1)).ok()?;
-        let class = completed.get::<DeviceClass>("", &request.device_class_name)?;
+        let count = usize::try_from(asked.count.unwrap_or(1)).ok()?;
+        let class = completed.get::<DeviceClass>("", asked.class)?;
         let of_class = class.spec.as_ref().and_then(|spec| spec.selectors.as_ref());
-        let selectors = of_class.into_iter().chain(request.selectors.as_ref());
-        let texts = selectors.flatten().filter_map(expression).collect();
-        let (id, _) = self.selectors.intern(texts).ok()?;
+        let selectors = of_class.into_iter().chain(asked.selectors).flatten();
+        let capacity = asked
+            .capacity
+            .and_then(|capacity| capacity.requests.as_ref());
+        let capacity = capacity.into_iter().flatten().map(|(name, amount)| {
+            let amount = quantity::exact(&amount.0, name).ok()?;
+            Some((name.clone(), amount))
+        });
+        let text = SelectorText {
+            expressions: selectors.filter_map(expression).collect(),
+            capacity: capacity.collect::<Option<_>>()?,
+        };
+        let (id, _) = self.selectors.intern(text).ok()?;
         // Without a clock: the answer is a function of the objects.
         while let Some(request) = self.selectors.request(id, &self.kinds) {
             let judgement = request.judge(&|| Duration::ZERO);
             self.selectors.give(judgement, &self.kinds);
         }
-        let mut found = Vec::new();
-        for (device, published) in self.devices.get(node)? {
-            let is_free = !self.taken.contains(device) && chosen.iter().all(|(_, it)| it != device);
-            if found.len() == count || !is_free {
-                continue;
-            }
-            if self.selectors.verdicts(published).matching.contains(&id) {
-                found.push(device.clone());
+        let of_node = self.devices.get_mut(node)?;
+        let mut matching = Vec::new();
+        for device in &of_node.devices {
+            let name = &device.published.name;
+            let verdicts = self.selectors.verdicts(&device.published);
+            if !self.taken.contains(&**name) && verdicts.matching.contains(&id) {
+                matching.push((name.to_string(), Arc::clone(&device.consumes)));
             }
         }
-        (found.len() == count).then_some(found)
+        let mut names = Vec::new();
+        for (name, consumes) in matching {
+            if names.len() < count && of_node.has_left(&consumes) {
+                of_node.draw(&consumes, 1);
+                names.push(name);
+            }
+        }
+        let found: BTreeSet<String> = names.iter().cloned().collect();
+        self.taken.extend(found.iter().cloned());
+        if names.len() < count {
+            self.give_back(node, &found);
+            return None;
+        }
+        Some(names)
+    }
+
+    /// Nobody has these devices any more.
+    fn give_back(&mut self, node: &str, names: &BTreeSet<String>) {
+        let Some(of_node) = self.devices.get_mut(node) else {
+            return;
+        };
+        let devices = of_node.devices.iter();
+        let given = devices.filter(|device| names.contains(&*device.published.name));
+        let given: Vec<_> = given.map(|device| Arc::clone(&device.consumes)).collect();
+        for consumes in given {
+            of_node.draw(&consumes, -1);
+        }
+        for name in names {
+            self.taken.remove(name);
+        }
     }
 }
 
@@ -201,16 +345,12 @@ fn expression(selector: &DeviceSelector) -> Option<String> {
     Some(selector.cel.as_ref()?.expression.clone())
 }
 
-fn allocated(claim: &ResourceClaim) -> impl Iterator<Item = DeviceId> {
+/// The names of the devices that a claim has: `driver/pool/device`.
+fn allocated(claim: &ResourceClaim) -> impl Iterator<Item = String> {
     let results = claim.status.iter().filter_map(|status| {
         let devices = status.allocation.as_ref()?.devices.as_ref()?;
         devices.results.as_ref()
     });
-    results.flatten().map(|result| {
-        (
-            result.driver.clone(),
-            result.pool.clone(),
-            result.device.clone(),
-        )
-    })
+    let own = results.flatten().filter(|it| it.admin_access != Some(true));
+    own.map(|result| device_name(&result.driver, &result.pool, &result.device))
 }
