@@ -65,6 +65,11 @@ impl CountedResources {
         })
     }
 
+    /// Whether something that counts has that selector.
+    pub fn uses(&self, selector: SelectorId) -> bool {
+        self.0.values().any(|used| *used == selector)
+    }
+
     /// What is of resources that count.
     pub fn among<'a>(
         &'a self,
@@ -184,11 +189,11 @@ pub fn class_resource(class: &str) -> String {
 }
 
 /// What a claim that kube-scheduler made for a pod is permitted and charged as: `POD_UID/RESOURCE`, with the resource that is called after its
-/// DeviceClass. `None`: it is no such claim, or has devices of several classes, for which no pod is admitted.
+/// DeviceClass. `None`: it is no such claim, or one for another class than that of whole GPUs, for which no pod is admitted so.
 ///
 /// **Anybody may write a claim that says so of itself.** It gains nothing by that: the driver prepares it only for a pod that it is
-/// reserved for, which the kubelet asks for, by a permit of that pod whose charge covers it, and one claim at most for each such name. And the
-/// index believes only the claim that the pod's status names, which users cannot write.
+/// reserved for, which the kubelet asks for, by a permit of that pod whose charge covers it, and one claim at most for each such name. And a
+/// pod that names such a claim itself is not planned.
 pub fn made_by_scheduler(claim: &ResourceClaim) -> Option<String> {
     let metadata = &claim.metadata;
     let says = metadata
@@ -206,7 +211,7 @@ pub fn made_by_scheduler(claim: &ResourceClaim) -> Option<String> {
         Some(exactly.device_class_name.as_str())
     });
     let class = classes.next()??;
-    if !classes.all(|other| other == Some(class)) {
+    if class != keys::DEVICE_CLASS_GPU || !classes.all(|other| other == Some(class)) {
         return None;
     }
     let resource = class_resource(class);
@@ -284,13 +289,18 @@ pub fn check(asked: &[(&ResourceName, i64)], has_claims: bool) -> Result<(), Uns
         return Ok(());
     };
     let field = format!("resources.limits[{name}]");
-    if name
-        .as_str()
-        .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
-    {
+    let mut classes = asked.iter().filter_map(|(name, _)| {
+        name.as_str()
+            .strip_prefix(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+    });
+    if let Some(class) = classes.find(|class| *class != keys::DEVICE_CLASS_GPU) {
         return Err(UnsupportedField::new(
-            field,
-            "has kube-scheduler make a claim by itself, which nobody plans or charges; ask for the devices by spec.resourceClaims",
+            format!("resources.limits[{}]", class_resource(class)),
+            format!(
+                "has kube-scheduler make a claim by itself, which is planned and charged for DeviceClass {} only; ask for these devices \
+                 by spec.resourceClaims",
+                keys::DEVICE_CLASS_GPU
+            ),
         ));
     }
     if has_claims {
@@ -488,6 +498,10 @@ mod tests {
             ("/spec/devices/requests", json!([])),
             (
                 "/spec/devices/requests/1/exactly/deviceClassName",
+                json!("other"),
+            ),
+            (
+                "/spec/devices/requests/0/exactly/deviceClassName",
                 json!("other"),
             ),
             ("/spec/devices/requests/0/exactly", json!(null)),

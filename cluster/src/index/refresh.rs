@@ -19,8 +19,11 @@ impl Index {
         self.try_again(now);
         let mut looks = NODES_PER_REFRESH;
         loop {
+            let of_classes = mem::take(&mut self.touched.class_resources);
             if mem::take(&mut self.touched.flavors) {
                 self.read_flavors();
+            } else if of_classes {
+                self.count_resources();
             }
             self.read_claims();
             self.resolve_groups();

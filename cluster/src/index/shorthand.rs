@@ -3,11 +3,10 @@
 
 use std::{collections::BTreeMap, mem, sync::Arc};
 
-use muster_api::{Gang, Reason, VramPolicy, keys};
+use muster_api::{ClaimByName, Gang, Reason, VramPolicy, keys};
 
 use super::{Index, NamespacedName, requests::Named};
 use crate::{
-    device_plugin,
     formed::{FormedGang, PendingReason},
     gangs::NamespaceTeam,
     pod::{self, ObservedPod},
@@ -121,8 +120,9 @@ impl Index {
             }
         }
         let request = self.requests.of_pods.get(pod::uid(pod))?.as_ref().ok()?;
-        let mut asked = device_plugin::asked(&request.pod.resources, &self.config.managed);
-        let (resource, _) = asked.find(|(name, _)| !resource_says_memory(name.as_str()))?;
-        Some(format!("resources.limits[{resource}]"))
+        let claims = request.pod.claims.iter();
+        let mut by_name = claims.filter_map(|claim| ClaimByName::parse(claim.uid.as_str()));
+        let silent = by_name.find(|name| !resource_says_memory(name.resource))?;
+        Some(format!("resources.limits[{}]", silent.resource))
     }
 }
