@@ -12,7 +12,7 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, Unit},
     orphan::Orphan,
-    slice::{MadeSlice, PlacedSlice, SliceOrder},
+    slice::{MadeSlice, PlacedSlice, SliceMode, SliceOrder},
 };
 
 /// A point in time: milliseconds since an epoch that only the caller knows. Never goes back.
@@ -58,6 +58,8 @@ pub struct SliceFacts {
     pub profile: Arc<MigProfile>,
     /// Where it lies, or would lie.
     pub placement: Placement,
+    /// Who makes it.
+    pub mode: SliceMode,
 }
 
 /// The slices that exist, by UUID of their GPU; or why they could not be listed.

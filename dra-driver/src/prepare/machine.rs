@@ -9,7 +9,7 @@ use super::{
     effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds, RemovalId},
     injected_bug::InjectedBug,
     queue::{Queue, Turn},
-    slice::{MadeSlice, SliceMode, SliceOrder},
+    slice::{MadeSlice, SliceOrder},
     slices::Removal,
     view::View,
 };
@@ -38,8 +38,6 @@ pub struct Config {
     /// How long a Prepare call waits for a permit or for a holder. The kubelet gives up after 45,000, and repeats a
     /// failed call only after 60,000 to 90,000.
     pub wait_milliseconds: u64,
-    /// Who makes the slices of this node.
-    pub slices: SliceMode,
     /// A rule that is broken on purpose.
     #[cfg(feature = "injected-bugs")]
     pub bug: Option<InjectedBug>,
@@ -57,7 +55,6 @@ impl Config {
             boot_id,
             enforce_unless_told: true,
             wait_milliseconds: WAIT_MILLISECONDS,
-            slices: SliceMode::Dynamic,
             #[cfg(feature = "injected-bugs")]
             bug: None,
         }

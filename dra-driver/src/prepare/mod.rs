@@ -55,6 +55,8 @@ mod tests;
 mod unprepare;
 mod view;
 
+pub use muster_device::{Media, MigInstance, MigProfile, Placement};
+
 pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim};
 pub use disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice, Slices, Unit};
 pub use effect::{

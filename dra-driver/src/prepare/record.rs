@@ -332,7 +332,7 @@ impl Machine {
                     gpu_instance_profile: slice.profile.gpu_instance_profile,
                     placement: slice.placement,
                     // Who administers a slice looks at it: it is neither made nor removed for him.
-                    stays: self.config.slices == SliceMode::Static || allocated.admin_access,
+                    stays: slice.mode == SliceMode::Static || allocated.admin_access,
                     made: None,
                 }),
             });

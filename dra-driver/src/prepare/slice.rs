@@ -17,8 +17,8 @@
 //! Who a slice is is where it lies: GPU, placement, profile. Numbers of instances are given away again, and are good for the
 //! CDI file only; the UUID tells one of ours from another that took its place. An intent is recorded only for a place that is
 //! empty, or that the record of this claim named before ([`Foreign`] is refused, with its place). From then on what lies at
-//! that very place, with that very profile, belongs to the record. What an administrator made is used as it is where the
-//! node's slices are his ([`SliceMode::Static`]), and never removed.
+//! that very place, with that very profile, belongs to the record. What an administrator made is used as it is where
+//! they are his ([`SliceMode::Static`]), and never removed.
 //!
 //! # Who else may change them
 //!
@@ -45,7 +45,7 @@ use super::{
     effect::{Fence, LiveSlices},
 };
 
-/// Who makes the slices of a node.
+/// Who makes a slice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SliceMode {
     /// This driver, as claims ask for them.
