@@ -22,6 +22,7 @@ pub mod hook_program;
 pub mod inventory;
 pub mod kubelet;
 pub mod kubernetes;
+pub mod leftover_slices;
 pub mod metrics;
 pub mod orphans;
 pub mod prepare;
