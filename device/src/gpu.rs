@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::mig::{MigFacts, MigProfile};
+
 /// One physical GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -16,8 +18,8 @@ pub struct Gpu {
     pub product_name: String,
     /// Name of the architecture, e.g. `Hopper`.
     pub architecture: String,
-    /// Total memory that NVML reports.
-    pub memory_bytes: u64,
+    /// Total memory that NVML reports; `None` for parts that share the host's and report none.
+    pub memory_bytes: Option<u64>,
     /// NUMA node of the host that it is attached to; `None` where the kernel and NVML know none.
     pub numa_node: Option<u32>,
     /// PCIe root complex, as the kernel names it: `pci0000:15`.
@@ -32,6 +34,9 @@ pub struct Gpu {
     pub cuda_compute_capability: (u32, u32),
     /// Minor number of `/dev/nvidia<minor>`, good for this boot.
     pub minor: u32,
+    /// What it can be cut into; `None` if it cannot be, or does not say.
+    #[serde(default)]
+    pub mig: Option<MigFacts>,
 }
 
 /// NVLink neighbours. Each value is the index of the first GPU of the set; a GPU alone is its own set. Two
@@ -62,11 +67,39 @@ impl Gpu {
     pub fn device_name(&self) -> String {
         device_name(self.index)
     }
+
+    /// Name in ResourceSlices of the slice of it with this profile that begins at this memory slice.
+    pub fn slice_name(&self, profile: &MigProfile, start: u32) -> String {
+        slice_name(self.index, &profile.name, start)
+    }
 }
 
 /// Name of the device with this index.
 pub(crate) fn device_name(index: u32) -> String {
     format!("gpu-{index}")
+}
+
+/// Name of a slice of the GPU with this index: `gpu-0-mig-1g10gb-me-6`. A part of a DNS name has no `.` and no `+`, and profiles
+/// with and without media engines (`+me`, `-me`) keep apart.
+pub fn slice_name(index: u32, profile: &str, start: u32) -> String {
+    format!(
+        "{}-mig-{}-{start}",
+        device_name(index),
+        profile_label(profile)
+    )
+}
+
+/// A profile's name as part of a device's name.
+pub(crate) fn profile_label(profile: &str) -> String {
+    let kept = profile.chars().filter(|character| *character != '.');
+    kept.fold(String::new(), |mut label, character| {
+        match character {
+            '+' => label.push('-'),
+            '-' => label.push_str("-no"),
+            other => label.push(other.to_ascii_lowercase()),
+        }
+        label
+    })
 }
 
 /// Name of NVML's architecture number.
@@ -84,4 +117,22 @@ pub(crate) fn architecture_name(number: u32) -> String {
         _ => return format!("architecture-{number}"),
     };
     known.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_slices_are_parts_of_dns_names_and_keep_profiles_apart() {
+        for (profile, name) in [
+            ("1g.10gb", "gpu-3-mig-1g10gb-6"),
+            ("1g.10gb+me", "gpu-3-mig-1g10gb-me-6"),
+            ("1g.24gb-me", "gpu-3-mig-1g24gb-nome-6"),
+            ("1g.24gb+me.all", "gpu-3-mig-1g24gb-meall-6"),
+            ("1g.24gb+gfx", "gpu-3-mig-1g24gb-gfx-6"),
+        ] {
+            assert_eq!(slice_name(3, profile, 6), name);
+        }
+    }
 }

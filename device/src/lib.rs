@@ -9,11 +9,13 @@
 pub mod cdi;
 pub mod files;
 mod gpu;
+mod mig;
 mod nvlink;
 mod nvml;
 mod sysfs;
 
-pub use gpu::{Gpu, NvlinkGroups};
+pub use gpu::{Gpu, NvlinkGroups, slice_name};
+pub use mig::{Media, MigFacts, MigInstance, MigModeAfter, MigProfile, Placement};
 pub use nvlink::{Link, Peer, groups};
 pub use nvml::{
     Backend, BackendConfig, BackendError, LibrarySource, LibraryStatus, Listed, ListedGpu, Process,

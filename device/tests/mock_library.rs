@@ -63,7 +63,7 @@ fn the_backend_reads_what_the_library_says() {
     assert_eq!(fifth.pcie_root, "pci0000:c3");
     assert_eq!(fifth.product_name, "NVIDIA H100 80GB HBM3");
     assert_eq!(fifth.architecture, "Hopper");
-    assert_eq!(fifth.memory_bytes, 81_559 << 20);
+    assert_eq!(fifth.memory_bytes, Some(81_559 << 20));
     assert_eq!(fifth.numa_node, Some(1));
     assert_eq!(fifth.minor, 5);
     assert_eq!(fifth.cuda_compute_capability, (9, 0));
@@ -84,7 +84,10 @@ fn the_backend_reads_what_the_library_says() {
     write(&state);
     assert_eq!(
         backend.processes(&fifth.uuid).unwrap(),
-        [Process { pid: 4242 }]
+        [Process {
+            pid: 4242,
+            gpu_instance: None
+        }]
     );
     assert_eq!(backend.processes(&all.first().unwrap().uuid).unwrap(), []);
 
@@ -98,7 +101,10 @@ fn the_backend_reads_what_the_library_says() {
     ));
     assert_eq!(
         backend.processes(&fifth.uuid).unwrap(),
-        [Process { pid: 4242 }]
+        [Process {
+            pid: 4242,
+            gpu_instance: None
+        }]
     );
 
     // That there are no lists does not say that nobody is there.

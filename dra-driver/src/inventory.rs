@@ -122,9 +122,14 @@ impl KnownGpus {
                 let facts = DeviceFacts {
                     unit: Unit::whole(known.gpu.uuid.clone()),
                     gpus_milli: 1_000,
-                    memory_bytes: i64::try_from(known.gpu.memory_bytes).unwrap_or(i64::MAX),
+                    // One that reports none has none of its own to count.
+                    memory_bytes: known
+                        .gpu
+                        .memory_bytes
+                        .map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
                     minor: known.gpu.minor,
                     silent: known.silent,
+                    slice: None,
                 };
                 (known.gpu.device_name(), facts)
             })
@@ -153,7 +158,7 @@ pub(crate) mod fixtures {
             pci_bus_id: pci_bus_id.to_owned(),
             product_name: "Test".to_owned(),
             architecture: "Test".to_owned(),
-            memory_bytes: 1 << 30,
+            memory_bytes: Some(1 << 30),
             numa_node: None,
             pcie_root: "pci0000:00".to_owned(),
             nvlink: NvlinkGroups::alone(index),
@@ -161,6 +166,7 @@ pub(crate) mod fixtures {
             driver_version: "1.2.3".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
+            mig: None,
         }
     }
 }

@@ -6,9 +6,10 @@ use nvml_wrapper::{
 };
 use nvml_wrapper_sys::bindings as raw;
 
-use super::{BackendError, gone_or_failed};
+use super::{BackendError, gone_or_failed, mig::mig_facts};
 use crate::{
     gpu::{Gpu, NvlinkGroups, architecture_name},
+    mig::MigFacts,
     nvlink::Peer,
     sysfs,
 };
@@ -20,13 +21,14 @@ pub(super) struct Facts {
     pub(super) pci_bus_id: String,
     product_name: String,
     architecture: u32,
-    memory_bytes: u64,
+    memory_bytes: Option<u64>,
     numa_node: Option<u32>,
     pub(super) peers: Vec<Peer>,
     fabric_clique: Option<String>,
     driver_version: String,
     cuda_compute_capability: (u32, u32),
     minor: u32,
+    mig: Option<MigFacts>,
 }
 
 impl Facts {
@@ -45,6 +47,18 @@ impl Facts {
             driver_version: self.driver_version,
             cuda_compute_capability: self.cuda_compute_capability,
             minor: self.minor,
+            mig: self.mig,
+        }
+    }
+
+    /// Says what of it cannot be, unless that was so before.
+    pub(super) fn warn(&self, before: Option<&Self>) {
+        let implausible = |facts: &Self| facts.mig.as_ref().map(|mig| mig.implausible.clone());
+        let now = implausible(self).unwrap_or_default();
+        let said = before.and_then(implausible).unwrap_or_default();
+        if now != said && !now.is_empty() {
+            let (gpu, profiles) = (&self.uuid, now.join("; "));
+            tracing::warn!(gpu, profiles, "NVML tells of slices that cannot be");
         }
     }
 }
@@ -57,12 +71,15 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let pci = device.pci_info().map_err(gone)?;
     let capability = device.cuda_compute_capability().map_err(gone)?;
     let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
+    let uuid = device.uuid().map_err(gone)?;
+    let memory_bytes = memory_bytes(&device).map_err(gone)?;
     Ok(Facts {
-        uuid: device.uuid().map_err(gone)?,
+        mig: mig_facts(&device, &uuid, memory_bytes)?,
+        uuid,
         pci_bus_id: kernel_address(&pci.bus_id),
         product_name: device.name().map_err(gone)?,
         architecture: architecture(nvml, &device).map_err(gone)?,
-        memory_bytes: device.memory_info().map_err(gone)?.total,
+        memory_bytes,
         numa_node: numa_node(&device),
         peers: peers(nvml, &device),
         fabric_clique: fabric_clique(nvml, &device),
@@ -70,6 +87,15 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
         cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
         minor: device.minor_number().map_err(gone)?,
     })
+}
+
+/// Parts that use the host's memory have none to report (GB10).
+fn memory_bytes(device: &Device<'_>) -> Result<Option<u64>, NvmlError> {
+    match device.memory_info() {
+        Ok(memory) => Ok(Some(memory.total).filter(|bytes| *bytes > 0)),
+        Err(NvmlError::NotSupported) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// `00000000:1B:00.0` of NVML as the kernel writes it: `0000:1b:00.0`.

@@ -287,6 +287,7 @@ mod tests {
                 unit: Unit::whole("GPU-0"),
                 minor: 0,
                 admin_access,
+                slice: None,
             }],
         }
     }

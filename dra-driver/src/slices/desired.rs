@@ -78,13 +78,16 @@ fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
     Device {
         name,
         attributes: Some(owned(attributes)),
-        capacity: Some(owned([(
-            "memory",
-            DeviceCapacity {
-                value: memory(gpu.memory_bytes),
-                ..DeviceCapacity::default()
-            },
-        )])),
+        capacity: gpu.memory_bytes.map(|bytes| {
+            let value = memory(bytes);
+            owned([(
+                "memory",
+                DeviceCapacity {
+                    value,
+                    ..DeviceCapacity::default()
+                },
+            )])
+        }),
         taints: (!taints.is_empty()).then_some(taints),
         ..Device::default()
     }
@@ -163,7 +166,7 @@ mod tests {
             pci_bus_id: "0000:1b:00.0".to_owned(),
             product_name: "NVIDIA H100 80GB HBM3".to_owned(),
             architecture: "Hopper".to_owned(),
-            memory_bytes: 81_559 << 20,
+            memory_bytes: Some(81_559 << 20),
             numa_node: Some(1),
             pcie_root: "pci0000:15".to_owned(),
             nvlink: NvlinkGroups {
@@ -175,6 +178,7 @@ mod tests {
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
+            mig: None,
         };
         let gpus = (0..count).map(|index| ListedGpu {
             gpu: gpu(index),

@@ -64,7 +64,7 @@ impl Shape {
             pci_bus_id: format!("0000:{:02x}:00.0", index + 1),
             product_name: "NVIDIA H100 80GB HBM3".to_owned(),
             architecture: "Hopper".to_owned(),
-            memory_bytes: u64::try_from(GPU_BYTES).unwrap_or_default(),
+            memory_bytes: u64::try_from(GPU_BYTES).ok(),
             numa_node: Some(index / 4),
             pcie_root: format!("pci0000:{:02x}", index + 1),
             nvlink: NvlinkGroups {
@@ -76,6 +76,7 @@ impl Shape {
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
+            mig: None,
         }
     }
 }
