@@ -567,6 +567,7 @@ fn recorded(claim: &Claim, inventory: &Inventory, live: &LiveSlices) -> Option<R
         claim: claim.reference.clone(),
         state: RecordState::Prepared,
         call: None,
+        by_name: claim.by_name.clone(),
         pods: claim.pods.clone(),
         devices,
     })

@@ -184,6 +184,7 @@ mod tests {
             },
             state: RecordState::Prepared,
             call: None,
+            by_name: None,
             pods: Vec::new(),
             devices: vec![RecordedDevice {
                 request: "gpu".to_owned(),

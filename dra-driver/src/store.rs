@@ -540,6 +540,7 @@ mod tests {
             },
             state: RecordState::Prepared,
             call: Some("i/1".to_owned()),
+            by_name: None,
             pods: vec!["p".to_owned()],
             devices: vec![RecordedDevice {
                 request: "gpu".to_owned(),

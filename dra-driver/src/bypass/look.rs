@@ -279,6 +279,7 @@ mod tests {
             },
             state,
             call: None,
+            by_name: None,
             pods: pods.iter().map(|pod| (*pod).to_owned()).collect(),
             devices: vec![RecordedDevice {
                 request: "gpu".to_owned(),

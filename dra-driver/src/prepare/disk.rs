@@ -131,6 +131,9 @@ pub struct Record {
     /// replaces it, and the earlier one then records nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<String>,
+    /// What it is permitted as, if that is not its UID: kube-scheduler made it after its pod was admitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by_name: Option<String>,
     /// UIDs of the pods that the claim was reserved for when it was prepared, then of those permitted to share it.
     #[serde(default)]
     pub pods: Vec<String>,
@@ -148,6 +151,11 @@ impl Record {
             devices: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// What stands for it in permits and charges.
+    pub(super) fn permitted_as(&self) -> &str {
+        self.by_name.as_deref().unwrap_or(&self.claim.uid)
     }
 
     /// Whether it holds its Units.

@@ -264,6 +264,7 @@ impl Machine {
         let nothing = NodeDevices::new(&self.config.node, <_>::default());
         let object = self.view.object().unwrap_or(&nothing);
         permit::check(object, &self.config.node, claim, &inventory, any_claim)?;
+        permit::check_name(disk, claim)?;
         if self.broken(InjectedBug::PermitBeforeWaitOnly)
             && let Some(call) = self.calls.get_mut(&id)
         {
@@ -297,6 +298,9 @@ impl Machine {
 
     /// The record that preparing `claim` begins with.
     fn intended(&self, claim: &Claim, mark: String) -> Result<Record, Refusal> {
+        if let Some(why) = &claim.invalid_config {
+            return Err(plain(format!("claim {}: {why}", claim.reference)));
+        }
         let mut devices = Vec::new();
         for allocated in claim.devices.iter().flatten() {
             let facts = self
@@ -341,6 +345,7 @@ impl Machine {
             claim: claim.reference.clone(),
             state: RecordState::Preparing,
             call: Some(mark),
+            by_name: claim.by_name.clone(),
             pods: self.pods_of(claim),
             devices,
         })
@@ -352,8 +357,8 @@ impl Machine {
         let mut pods = claim.pods.clone();
         let object = self.view.object().into_iter();
         let permits = object.flat_map(|object| &object.spec.permits);
-        let sharing = permits
-            .filter(|permit| !permit.withdrawn && permit.claim_uids.contains(&claim.reference.uid));
+        let sharing =
+            permits.filter(|permit| !permit.withdrawn && permit::names(permit, claim.permitted_as()));
         for permit in sharing {
             if !pods.contains(&permit.pod_uid) {
                 pods.push(permit.pod_uid.clone());
@@ -369,6 +374,7 @@ fn leave_mark(claim: ClaimRef, left: Option<&Record>, mark: String) -> Record {
         claim,
         state: RecordState::Waiting,
         call: None,
+        by_name: None,
         pods: Vec::new(),
         devices: Vec::new(),
     });

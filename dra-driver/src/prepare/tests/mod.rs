@@ -66,6 +66,8 @@ fn claim(uid: &str, devices: &[&str]) -> Claim {
     };
     Claim {
         reference: reference(uid),
+        by_name: None,
+        invalid_config: None,
         pods: vec![format!("pod-{uid}")],
         devices: Some(devices.iter().map(device).collect()),
     }
