@@ -151,9 +151,12 @@ mod tests {
                 "metadata": {"uid": "c-1", "namespace": "ml", "name": "train"}, "spec": {},
                 "status": {"allocation": {"devices": {"config": [config], "results": []}}},
             }));
-            Claim::read(&object, "gpu.muster.dev").unwrap().invalid_config
+            Claim::read(&object, "gpu.muster.dev")
+                .unwrap()
+                .invalid_config
         };
-        let good = serde_json::json!({"apiVersion": "gpu.muster.dev/v1alpha1", "kind": "DeviceConfig"});
+        let good =
+            serde_json::json!({"apiVersion": "gpu.muster.dev/v1alpha1", "kind": "DeviceConfig"});
         let mut bad = good.clone();
         bad["sharing"] = serde_json::json!("MPS");
         assert_eq!(of("gpu.muster.dev", good), None);

@@ -157,7 +157,11 @@ fn taken(claim: &Claim, inventory: &Inventory) -> Amount {
 pub(super) fn held(disk: &Disk, node_devices: Option<&NodeDevices>) -> Vec<Held> {
     let permitted = |record: &Record| {
         node_devices.is_some_and(|object| {
-            let mut live = object.spec.permits.iter().filter(|permit| !permit.withdrawn);
+            let mut live = object
+                .spec
+                .permits
+                .iter()
+                .filter(|permit| !permit.withdrawn);
             live.any(|permit| names(permit, record.permitted_as()))
         })
     };

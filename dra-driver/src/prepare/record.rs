@@ -357,8 +357,8 @@ impl Machine {
         let mut pods = claim.pods.clone();
         let object = self.view.object().into_iter();
         let permits = object.flat_map(|object| &object.spec.permits);
-        let sharing =
-            permits.filter(|permit| !permit.withdrawn && permit::names(permit, claim.permitted_as()));
+        let sharing = permits
+            .filter(|permit| !permit.withdrawn && permit::names(permit, claim.permitted_as()));
         for permit in sharing {
             if !pods.contains(&permit.pod_uid) {
                 pods.push(permit.pod_uid.clone());

@@ -253,6 +253,29 @@ fn the_device_class_stands_for_no_extended_resource_unless_asked() {
     assert_eq!(asked, "nvidia.com/gpu");
 }
 
+/// Pods that ask for it would pass without a gate.
+#[test]
+fn a_resource_that_the_class_of_whole_gpus_stands_behind_is_managed_everywhere() {
+    let values = [
+        "mode=\"Enforce\"",
+        "deviceClasses.gpu.extendedResourceName=\"example.com/gpu\"",
+    ];
+    let objects = objects(&values);
+    for (kind, name) in [
+        ("Deployment", "muster-controller"),
+        ("Deployment", "muster-webhook"),
+        ("DaemonSet", "muster-driver"),
+    ] {
+        let text = object(&objects, kind, name).to_string();
+        let listed = "nvidia.com/gpu,nvidia.com/mig-*,example.com/gpu";
+        assert!(text.contains(listed), "{kind} {name}");
+    }
+    for (kind, name) in WEBHOOKS {
+        let text = object(&objects, kind, name).to_string();
+        assert!(text.contains("r == 'example.com/gpu'"), "{kind} {name}");
+    }
+}
+
 /// A first install that failed, since `check-enforce` refused it, say, is mended by an upgrade, for which Helm runs no hooks of installs. A gang
 /// without a tier borrows nothing.
 #[test]

@@ -309,13 +309,6 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
             "needs deviceClasses.create=true",
         ),
         (
-            vec![
-                "mode=\"Enforce\"",
-                "deviceClasses.gpu.extendedResourceName=\"nvidia.com/gpu\"",
-            ],
-            "needs mode=Observe",
-        ),
-        (
             vec!["controller.podLabels={\"app.kubernetes.io/name\":\"x\"}"],
             "controller.podLabels names app.kubernetes.io/name",
         ),
