@@ -181,6 +181,6 @@ pub(super) fn held(disk: &Disk, node_devices: Option<&NodeDevices>) -> Vec<Held>
                 .collect(),
         })
         .collect();
-    held.sort_by(|a, b| a.claim_uid.cmp(&b.claim_uid));
+    held.sort_by(|one, other| one.claim_uid.as_str().cmp(other.claim_uid.as_str()));
     held
 }
