@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
     core::v1::Pod,
-    resource::v1::{DeviceRequest, DeviceSelector, ResourceClaim, ResourceSlice},
+    resource::v1::{DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim, ResourceSlice},
 };
 use muster_api::device_class;
 use proptest::prelude::*;
@@ -364,7 +364,7 @@ fn understood(asked: &Shorthand) -> (Vec<u32>, Vec<String>) {
     let classes = device_class::SHIPPED.map(|class| {
         let expression = json!([{"cel": {"expression": class.selector}}]);
         let object = json!({"metadata": {"name": class.name}, "spec": {"selectors": expression}});
-        let object = serde_json::from_value(object).unwrap();
+        let object: DeviceClass = serde_json::from_value(object).unwrap();
         (class.name.to_owned(), std::sync::Arc::new(object))
     });
     let mut reader = ClaimReader {
