@@ -5,7 +5,8 @@
 //! must therefore never add two records of the same claim.
 //!
 //! GPUs that a device plugin hands out belong to no ResourceClaim. A pod that asks for them has one **claim by name** for them,
-//! [`ClaimByName`]: there is no such object, and it is charged, permitted and released like one.
+//! [`ClaimByName`]: there is no such object, and it is charged, permitted and released like one. So has a pod that asks for devices of a
+//! DeviceClass by the name of a resource: kube-scheduler makes its ResourceClaim only when it binds the pod.
 
 use std::fmt;
 
@@ -58,6 +59,23 @@ impl<'a> ClaimByName<'a> {
         let resource = uid.get(pod_uid.len() + 1..)?;
         domain.contains('.').then_some(Self { pod_uid, resource })
     }
+
+    /// Whether a driver prepares, and proves to be released, what stands there where a claim's UID does: a ResourceClaim, or what
+    /// kube-scheduler makes one for. Of what a device plugin hands out no driver of ours has a say.
+    pub fn driver_prepares(uid: &'a str) -> bool {
+        Self::parse(uid).is_none_or(|name| name.device_class().is_some())
+    }
+
+    /// The DeviceClass whose devices it stands for: those of a claim that kube-scheduler makes once the pod is let go. `None`: a device
+    /// plugin hands out what it stands for, and no driver has a say about it.
+    ///
+    /// Whatever name the pod asks by, such a claim is called by the class
+    /// ([`DEVICE_CLASS_RESOURCE_PREFIX`](crate::keys::DEVICE_CLASS_RESOURCE_PREFIX)): a class may be given another name at any time, and
+    /// a permit that is written stands.
+    pub fn device_class(&self) -> Option<&'a str> {
+        self.resource
+            .strip_prefix(crate::keys::DEVICE_CLASS_RESOURCE_PREFIX)
+    }
 }
 
 impl fmt::Display for ClaimByName<'_> {
@@ -104,5 +122,32 @@ mod tests {
         let pod_uid = "pod/ml/train";
         let claim = ClaimByName { pod_uid, ..claim };
         assert_eq!(ClaimByName::parse(&claim.to_string()), Some(claim));
+    }
+
+    #[test]
+    fn a_driver_prepares_every_resource_claim() {
+        assert!(ClaimByName::driver_prepares(
+            "6f1d0c5e-5e0a-4c5e-9d0b-1c2f3a4b5c6d"
+        ));
+    }
+
+    #[test]
+    fn a_claim_by_the_name_of_a_class_is_told_from_what_a_device_plugin_hands_out() {
+        for (resource, class) in [
+            (
+                "deviceclass.resource.kubernetes.io/gpu.muster.dev",
+                Some("gpu.muster.dev"),
+            ),
+            ("nvidia.com/gpu", None),
+        ] {
+            let name = ClaimByName {
+                pod_uid: "6f1d0c5e",
+                resource,
+            };
+            let text = name.to_string();
+            let read = ClaimByName::parse(&text).unwrap();
+            assert_eq!((read, read.device_class()), (name, class));
+            assert_eq!(ClaimByName::driver_prepares(&text), class.is_some());
+        }
     }
 }

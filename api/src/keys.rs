@@ -34,9 +34,10 @@ pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
 /// others wait for its next attempt. Fixed.
 pub const MIN_COUNT: &str = "muster.dev/min-count";
 
-/// Annotation, shorthand for a claim: number of GPUs. Fixed.
+/// Annotation, shorthand for a claim: number of whole GPUs. Fixed.
 pub const GPUS: &str = "muster.dev/gpus";
-/// Annotation, shorthand for a claim: least memory per GPU, a Kubernetes quantity. Fixed.
+/// Annotation, shorthand for a claim: least memory of the device, or of each GPU beside [`GPUS`], a Kubernetes quantity that is meant
+/// nominally. Fixed.
 pub const VRAM: &str = "muster.dev/vram";
 /// Annotation, shorthand for a claim: interconnect that the GPUs must share. Fixed.
 pub const INTERCONNECT: &str = "muster.dev/interconnect";
@@ -108,6 +109,13 @@ pub const DEVICE_CLASS_RESOURCE_PREFIX: &str = "deviceclass.resource.kubernetes.
 pub const DRIVER: &str = "gpu.muster.dev";
 /// DeviceClass of whole GPUs.
 pub const DEVICE_CLASS_GPU: &str = "gpu.muster.dev";
+/// DeviceClass of MIG slices.
+pub const DEVICE_CLASS_MIG: &str = "mig.muster.dev";
+/// DeviceClass of whole GPUs and MIG slices.
+pub const DEVICE_CLASS_GPU_OR_SLICE: &str = "gpu-or-slice.muster.dev";
+/// Annotation of a ResourceClaim that kube-scheduler made for what a pod asks for by the name of a resource (Kubernetes
+/// KEP-5004); its value is `true`.
+pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
 /// Taint key (NoSchedule) on devices that are held without a permit.
 pub const TAINT_HELD: &str = "gpu.muster.dev/held";
 /// Taint key (NoSchedule) on devices that processes use which no claim and no device plugin explains.

@@ -18,6 +18,8 @@ pub mod charge;
 pub mod cohort;
 pub mod conditions;
 pub mod crds;
+pub mod device_class;
+pub mod device_config;
 pub mod fairness;
 pub mod flavor;
 pub mod gang;
@@ -49,7 +51,7 @@ pub use quantity::Quantity;
 pub use queue::{PendingGang, Queue, QueueLimit, QueueSpec, QueueStatus};
 pub use quota::{FlavorQuota, ResourceQuota};
 pub use reason::Reason;
-pub use team::{Team, TeamSpec, TeamStatus};
+pub use team::{Team, TeamSpec, TeamStatus, VramPolicy};
 pub use topology::{Topology, TopologyLevel, TopologySpec};
 
 /// API group of all custom resources.

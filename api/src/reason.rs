@@ -45,6 +45,8 @@ pub enum Reason {
     GangTooLarge,
     /// The tier does not exist or the Team may not use it.
     TierNotAllowed,
+    /// The Team requires that pods say how much GPU memory they need, and one does not.
+    VramNotDeclared,
     /// Pods of an attempt that is over are being ended.
     Evicting,
     /// After an eviction the gang pauses before it is tried again.
@@ -150,6 +152,7 @@ impl Reason {
             Self::RequestNotUnderstood => "RequestNotUnderstood",
             Self::GangTooLarge => "GangTooLarge",
             Self::TierNotAllowed => "TierNotAllowed",
+            Self::VramNotDeclared => "VramNotDeclared",
             Self::Evicting => "Evicting",
             Self::BackingOff => "BackingOff",
             Self::MaxRuntimeExceeded => "MaxRuntimeExceeded",

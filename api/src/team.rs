@@ -36,7 +36,8 @@ use crate::{
     printcolumn(name = "Quota", json_path = ".spec.quota", type_ = "string", priority = 1),
     printcolumn(name = "Use", json_path = ".status.limits", type_ = "string", priority = 1),
     printcolumn(name = "Age", json_path = ".metadata.creationTimestamp", type_ = "date"),
-    validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort")
+    validation = ("has(self.spec.cohort) || !has(self.spec.quota) || self.spec.quota.all(q, q.resources.all(r, !has(r.borrowingLimit) && !has(r.lendingLimit)))", "borrowingLimit and lendingLimit need a cohort"),
+    validation = ("has(self.spec.vramDefault) == (has(self.spec.vram) && self.spec.vram == 'Default')", "vramDefault goes with vram: Default: say both or neither")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct TeamSpec {
@@ -81,6 +82,13 @@ pub struct TeamSpec {
     /// borrows, or `auto` quota followed GPUs that are gone.
     #[serde(default)]
     pub shrink: Shrink,
+    /// Whether pods must say how much GPU memory they need.
+    #[serde(default)]
+    pub vram: VramPolicy,
+    /// How much memory a pod of the Team needs that does not say it, where `vram` is `Default`: as in the annotation
+    /// `muster.dev/vram`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vram_default: Option<Quantity>,
 }
 
 /// What the Team may use and uses; written by the controller alone, whenever it looks at the Team's Queues. Nothing is
@@ -288,4 +296,18 @@ pub enum Shrink {
     /// So many are evicted that the others are within the limits, once that has been so for a minute, and each with the notice of its
     /// tier. Those of lower tiers go first; neither `preemption: Never` of a tier nor a minimum run time holds it off.
     Evict,
+}
+
+/// What becomes of a pod with GPUs that does not say how much GPU memory it needs: neither by `muster.dev/vram`, nor by a claim that
+/// asks for a capacity, for devices of a profile, or for devices by their memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum VramPolicy {
+    /// It is refused, with the list of the GPUs that there are.
+    Required,
+    /// Where it asks for GPUs by `muster.dev/gpus`, each has `vramDefault` at least. A claim cannot be changed: with one that says
+    /// nothing the pod is let through, with a warning.
+    Default,
+    /// Nothing: it is let through.
+    #[default]
+    Off,
 }

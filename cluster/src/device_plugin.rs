@@ -13,7 +13,13 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::{api::core::v1::Node, apimachinery::pkg::api::resource::Quantity};
+use k8s_openapi::{
+    api::{
+        core::v1::Node,
+        resource::v1::{DeviceClass, ResourceClaim},
+    },
+    apimachinery::pkg::api::resource::Quantity,
+};
 use muster_api::{ClaimByName, keys};
 use muster_engine::{
     self as engine, Amount, ClaimUid, FlavorName, NodeName, PodResources, ResourceName, SelectorId,
@@ -59,6 +65,11 @@ impl CountedResources {
         })
     }
 
+    /// Whether something that counts has that selector.
+    pub fn uses(&self, selector: SelectorId) -> bool {
+        self.0.values().any(|used| *used == selector)
+    }
+
     /// What is of resources that count.
     pub fn among<'a>(
         &'a self,
@@ -87,6 +98,128 @@ pub fn asked<'a>(
     others
         .filter(move |(name, _)| managed.stands_for_devices(name.as_str()))
         .map(|(name, units)| (name, *units))
+}
+
+/// The names by which pods may ask for devices of a DeviceClass instead of by a claim (Kubernetes KEP-5004).
+///
+/// kube-scheduler makes the claim itself, when it binds the pod. Until then, and in all that is charged and permitted, a **claim by the
+/// name of the class** stands for it ([`class_resource`]), whichever of its names the pod used.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassResources {
+    class_of: BTreeMap<String, String>,
+}
+
+impl ClassResources {
+    /// Of all DeviceClasses. Of those that name the same resource kube-scheduler takes the one that was created last, of equals the
+    /// first by name.
+    pub fn of<'a>(classes: impl IntoIterator<Item = &'a DeviceClass>) -> Self {
+        let mut newest: BTreeMap<&str, &DeviceClass> = BTreeMap::new();
+        for class in classes {
+            let spec = class.spec.as_ref();
+            let Some(resource) = spec.and_then(|spec| spec.extended_resource_name.as_deref())
+            else {
+                continue;
+            };
+            let order = |class: &DeviceClass| {
+                let created_at = class
+                    .metadata
+                    .creation_timestamp
+                    .as_ref()
+                    .map(|time| time.0);
+                (created_at, std::cmp::Reverse(class.metadata.name.clone()))
+            };
+            newest
+                .entry(resource)
+                .and_modify(|known| {
+                    if order(class) > order(known) {
+                        *known = class;
+                    }
+                })
+                .or_insert(class);
+        }
+        let class_of = newest.into_iter().filter_map(|(resource, class)| {
+            let name = class.metadata.name.clone()?;
+            Some((resource.to_owned(), name))
+        });
+        Self {
+            class_of: class_of.collect(),
+        }
+    }
+
+    /// The DeviceClass behind a resource, if there is one: each stands behind the resource that is called after it, too, whether or not
+    /// it exists.
+    pub fn class<'a>(&'a self, resource: &'a str) -> Option<&'a str> {
+        let implicit = resource.strip_prefix(keys::DEVICE_CLASS_RESOURCE_PREFIX);
+        implicit.or_else(|| self.class_of.get(resource).map(String::as_str))
+    }
+
+    /// Takes what classes stand behind out of what a pod takes of its node: no node lists such a resource, and none has to. Returns how
+    /// many devices of each class it asks for, by the resource that is called after the class. A resource that a Flavor counts is a
+    /// device plugin's, and stays: kube-scheduler makes no claim on a node that lists it.
+    pub fn take_from(
+        &self,
+        resources: &mut PodResources,
+        counted: &CountedResources,
+    ) -> BTreeMap<ResourceName, i64> {
+        let mut taken: BTreeMap<ResourceName, i64> = BTreeMap::new();
+        resources.others.retain(|name, units| {
+            let class = self.class(name.as_str());
+            let class = class.filter(|_| !is_of_a_plugin(name, counted));
+            let Some(class) = class else {
+                return true;
+            };
+            let of_class = taken.entry(class_resource(class).into()).or_default();
+            *of_class = of_class.saturating_add(*units);
+            false
+        });
+        taken
+    }
+}
+
+fn is_of_a_plugin(resource: &ResourceName, counted: &CountedResources) -> bool {
+    let is_called_after_a_class = resource
+        .as_str()
+        .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX);
+    !is_called_after_a_class && counted.selector(resource).is_some()
+}
+
+/// The resource that is called after a DeviceClass.
+pub fn class_resource(class: &str) -> String {
+    format!("{}{class}", keys::DEVICE_CLASS_RESOURCE_PREFIX)
+}
+
+/// What a claim that kube-scheduler made for a pod is permitted and charged as: `POD_UID/RESOURCE`, with the resource that is called after its
+/// DeviceClass. `None`: it is no such claim, or one for another class than that of whole GPUs, for which no pod is admitted so.
+///
+/// **Anybody may write a claim that says so of itself.** It gains nothing by that: the driver prepares it only for a pod that it is
+/// reserved for, which the kubelet asks for, by a permit of that pod whose charge covers it, and one claim at most for each such name. And a
+/// pod that names such a claim itself is not planned.
+pub fn made_by_scheduler(claim: &ResourceClaim) -> Option<String> {
+    let metadata = &claim.metadata;
+    let says = metadata
+        .annotations
+        .as_ref()?
+        .get(keys::EXTENDED_RESOURCE_CLAIM)?;
+    if says != "true" {
+        return None;
+    }
+    let mut owners = metadata.owner_references.iter().flatten();
+    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Pod")?;
+    let devices = claim.spec.as_ref()?.devices.as_ref()?;
+    let mut classes = devices.requests.iter().flatten().map(|request| {
+        let exactly = request.exactly.as_ref()?;
+        Some(exactly.device_class_name.as_str())
+    });
+    let class = classes.next()??;
+    if class != keys::DEVICE_CLASS_GPU || !classes.all(|other| other == Some(class)) {
+        return None;
+    }
+    let resource = class_resource(class);
+    let name = ClaimByName {
+        pod_uid: &owner.uid,
+        resource: &resource,
+    };
+    Some(name.to_string())
 }
 
 /// How names of DRA drivers begin whose devices are GPUs, as those of NVIDIA, AMD and Intel do.
@@ -156,13 +289,18 @@ pub fn check(asked: &[(&ResourceName, i64)], has_claims: bool) -> Result<(), Uns
         return Ok(());
     };
     let field = format!("resources.limits[{name}]");
-    if name
-        .as_str()
-        .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
-    {
+    let mut classes = asked.iter().filter_map(|(name, _)| {
+        name.as_str()
+            .strip_prefix(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+    });
+    if let Some(class) = classes.find(|class| *class != keys::DEVICE_CLASS_GPU) {
         return Err(UnsupportedField::new(
-            field,
-            "has kube-scheduler make a claim by itself, which nobody plans or charges; ask for the devices by spec.resourceClaims",
+            format!("resources.limits[{}]", class_resource(class)),
+            format!(
+                "has kube-scheduler make a claim by itself, which is planned and charged for DeviceClass {} only; ask for these devices \
+                 by spec.resourceClaims",
+                keys::DEVICE_CLASS_GPU
+            ),
         ));
     }
     if has_claims {
@@ -205,7 +343,12 @@ pub fn devices(
     flavors_of: impl Fn(&ResourceName) -> BTreeSet<FlavorName>,
 ) -> Vec<engine::Device> {
     let mut devices = Vec::new();
-    for (resource, selector) in &counted.0 {
+    // What a class stands behind are devices that a driver publishes.
+    let of_plugins = counted.0.iter().filter(|(resource, _)| {
+        let name = resource.as_str();
+        !name.starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+    });
+    for (resource, selector) in of_plugins {
         let amount = |of: &BTreeMap<ResourceName, i64>| {
             let units = of.get(resource).copied().unwrap_or(0);
             usize::try_from(units).unwrap_or(0)
@@ -255,6 +398,118 @@ mod tests {
         [("nvidia.com/gpu".into(), SelectorId(7))]
             .into_iter()
             .collect()
+    }
+
+    fn class(name: &str, resource: Option<&str>, created_at: &str) -> DeviceClass {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "creationTimestamp": created_at},
+            "spec": {"extendedResourceName": resource},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_resource_stands_for_the_class_that_names_it_and_of_several_for_the_newest() {
+        let (early, late) = ("2026-01-01T00:00:00Z", "2026-02-01T00:00:00Z");
+        let classes = [
+            class("gpu.muster.dev", Some("example.com/gpu"), late),
+            class("older", Some("example.com/gpu"), early),
+            class("b", Some("example.com/other"), early),
+            class("a", Some("example.com/other"), early),
+            class("nameless", None, late),
+        ];
+        for classes in [
+            classes.iter().collect::<Vec<_>>(),
+            classes.iter().rev().collect(),
+        ] {
+            let resources = ClassResources::of(classes);
+            for (resource, class) in [
+                ("example.com/gpu", Some("gpu.muster.dev")),
+                ("example.com/other", Some("a")),
+                (
+                    "deviceclass.resource.kubernetes.io/nameless",
+                    Some("nameless"),
+                ),
+                ("nvidia.com/gpu", None),
+            ] {
+                assert_eq!(resources.class(resource), class, "{resource}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_class_stands_behind_is_nothing_that_a_node_must_list() {
+        let class = class(
+            "gpu.muster.dev",
+            Some("nvidia.com/gpu"),
+            "2026-01-01T00:00:00Z",
+        );
+        let classes = ClassResources::of([&class]);
+        let own = "deviceclass.resource.kubernetes.io/gpu.muster.dev";
+        let asked = || of(&[("nvidia.com/gpu", 2), (own, 1), ("rdma/hca", 1)]);
+        let amounts = |resources: &BTreeMap<ResourceName, i64>| -> Vec<(String, i64)> {
+            let amounts = resources.iter();
+            amounts
+                .map(|(name, units)| (name.to_string(), *units))
+                .collect()
+        };
+        let mut resources = asked();
+        let taken = classes.take_from(&mut resources, &CountedResources::default());
+        assert_eq!(amounts(&taken), [(own.to_owned(), 3)]);
+        assert_eq!(amounts(&resources.others), [("rdma/hca".to_owned(), 1)]);
+
+        // A Flavor counts it: there is a device plugin.
+        let mut resources = asked();
+        let taken = classes.take_from(&mut resources, &counted());
+        assert_eq!(amounts(&taken), [(own.to_owned(), 1)]);
+        assert_eq!(
+            amounts(&resources.others),
+            [("nvidia.com/gpu".to_owned(), 2), ("rdma/hca".to_owned(), 1)]
+        );
+    }
+
+    #[test]
+    fn a_claim_that_kube_scheduler_made_is_called_after_its_pod_and_class() {
+        let made = json!({
+            "metadata": {"name": "p-extended-resources-x", "namespace": "ml", "uid": "c-1",
+                "annotations": {"resource.kubernetes.io/extended-resource-claim": "true"},
+                "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p-1", "controller": true}]},
+            "spec": {"devices": {"requests": [
+                {"name": "container-0-request-0", "exactly": {"deviceClassName": "gpu.muster.dev", "count": 2}},
+                {"name": "container-1-request-0", "exactly": {"deviceClassName": "gpu.muster.dev", "count": 1}},
+            ]}},
+        });
+        let name = |claim: &serde_json::Value| {
+            made_by_scheduler(&serde_json::from_value(claim.clone()).unwrap())
+        };
+        let expected = "p-1/deviceclass.resource.kubernetes.io/gpu.muster.dev";
+        assert_eq!(name(&made).as_deref(), Some(expected));
+        let read = ClaimByName::parse(expected).unwrap();
+        assert_eq!(read.device_class(), Some("gpu.muster.dev"));
+        for (pointer, value) in [
+            ("/metadata/annotations", json!({})),
+            (
+                "/metadata/annotations",
+                json!({"resource.kubernetes.io/extended-resource-claim": "false"}),
+            ),
+            ("/metadata/ownerReferences", json!([])),
+            ("/metadata/ownerReferences/0/controller", json!(false)),
+            ("/metadata/ownerReferences/0/kind", json!("Job")),
+            ("/spec/devices/requests", json!([])),
+            (
+                "/spec/devices/requests/1/exactly/deviceClassName",
+                json!("other"),
+            ),
+            (
+                "/spec/devices/requests/0/exactly/deviceClassName",
+                json!("other"),
+            ),
+            ("/spec/devices/requests/0/exactly", json!(null)),
+        ] {
+            let mut other = made.clone();
+            *other.pointer_mut(pointer).unwrap() = value;
+            assert_eq!(name(&other), None, "{pointer}");
+        }
     }
 
     #[test]

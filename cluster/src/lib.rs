@@ -6,12 +6,13 @@
 //!   [`node_filter`]), units of device plugins both ([`device_plugin`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
 //!   counts is read in [`flavor`]. What is not understood
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
-//!   the [`shorthand`].
+//!   the [`shorthand`]; what they may say to the driver is [`device_config`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
 //! * The **judging** of rules that anybody may bring ([`judgement`]), apart from the index.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
 pub mod claims;
+pub mod device_config;
 pub mod device_plugin;
 pub mod devices;
 pub mod explain;

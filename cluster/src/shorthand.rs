@@ -1,7 +1,8 @@
 //! The shorthand for a claim: annotations of a pod that say which GPUs it needs.
 //!
-//! `muster.dev/gpus` says how many, `vram` how much memory each has at least, `interconnect` how they are
-//! connected, `container` which container gets them. They are read here, once, into a [`Shorthand`]. From it
+//! `muster.dev/gpus` says how many whole GPUs, `vram` how much memory each has at least, `interconnect` how they are
+//! connected, `container` which container gets them. `vram` alone asks for the smallest device that has so much, be it a slice or a
+//! whole GPU (`ladder`). They are read here, once, into a [`Shorthand`]. From it
 //! alone follows a ResourceClaimTemplate ([`Shorthand::template`]), so that the webhook, which refers the pod to
 //! it, the controller, which makes it, and the index, which compares the claim that came of it, agree without
 //! a word between them.
@@ -9,6 +10,8 @@
 //! Every error names its annotation, the value, and what would work.
 
 mod claim;
+mod declared;
+mod ladder;
 
 use std::collections::BTreeMap;
 
@@ -19,16 +22,20 @@ use crate::{
 };
 
 pub use claim::{CLAIM_NAME, template_waited_for};
+pub use declared::{ClassMemory, MemoryDeclaration, resource_says_memory};
+pub use ladder::NOMINAL_PERCENT;
 
 /// Most GPUs of one claim: what Kubernetes records in an allocation (`AllocationResultsMaxSize`).
 pub const MAX_GPUS: u32 = 32;
 /// Least memory that may be asked for, in bytes. No GPU has less, so what is below lacks its suffix: `40` for
 /// `40Gi` would be met by every GPU there is.
 const MIN_MEMORY_BYTES: i64 = 1 << 20;
+
 /// Which GPUs a pod needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shorthand {
-    gpus: u32,
+    /// `None`: one device, whole or a slice.
+    gpus: Option<u32>,
     memory_bytes: Option<i64>,
     interconnect: Option<Interconnect>,
     container: Option<String>,
@@ -77,7 +84,7 @@ impl Shorthand {
             (Ok(gpus), Ok(memory_bytes), Ok(interconnect), Ok(container)) => {
                 check_together(gpus, memory_bytes, interconnect).map_err(|error| vec![error])?;
                 Ok(Some(Self {
-                    gpus: gpus.unwrap_or(1),
+                    gpus,
                     memory_bytes,
                     interconnect,
                     container,
@@ -111,12 +118,34 @@ impl Shorthand {
 
     /// How many GPUs, 1 to [`MAX_GPUS`].
     pub fn gpus(&self) -> u32 {
-        self.gpus
+        self.gpus.unwrap_or(1)
     }
 
-    /// Least memory of each GPU in bytes, if that was said.
+    /// Whether a slice will do, and the smallest device with the memory is to be taken. GPUs that are counted are whole.
+    pub fn takes_slices(&self) -> bool {
+        self.gpus.is_none()
+    }
+
+    /// Memory of each GPU in bytes as it was said, if it was.
     pub fn memory_bytes(&self) -> Option<i64> {
         self.memory_bytes
+    }
+
+    /// What a device must have at the least in bytes; none if nothing was said. Memory is meant nominally ([`NOMINAL_PERCENT`]).
+    pub fn least_bytes(&self) -> Option<i64> {
+        self.memory_bytes.map(ladder::least_bytes)
+    }
+
+    /// The same with an amount of memory, as a Kubernetes quantity; what was said already stays. The error is for people.
+    pub fn with_memory(self, text: &str) -> Result<Self, InvalidShorthand> {
+        let memory_bytes = match self.memory_bytes {
+            Some(said) => said,
+            None => memory_bytes(text)?,
+        };
+        Ok(Self {
+            memory_bytes: Some(memory_bytes),
+            ..self
+        })
     }
 
     /// How the GPUs are connected, if that was said.
@@ -161,6 +190,11 @@ impl Interconnect {
             Self::NvlinkQuad => Some(4),
         }
     }
+}
+
+/// Whether the text is an amount of memory that a pod may ask for; the error says why it is not.
+pub fn check_memory(text: &str) -> Result<(), String> {
+    memory_bytes(text).map(|_| ()).map_err(|error| error.why)
 }
 
 fn gpus(text: &str) -> Result<u32, InvalidShorthand> {

@@ -129,6 +129,7 @@ impl KnownGpus {
                         .map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
                     minor: known.gpu.minor,
                     silent: known.silent,
+                    slice: None,
                 };
                 (known.gpu.device_name(), facts)
             })

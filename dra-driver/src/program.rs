@@ -26,8 +26,10 @@ use crate::{
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
+    hardware::Hardware,
     kubelet::{health::Health, serve},
     kubernetes::Kubernetes,
+    leftover_slices::LeftoverSlices,
     metrics::DriverMetrics,
     orphans,
     prepare::{Config, Input},
@@ -261,9 +263,12 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let shutdown = &program.shutdown;
 
     let (held_sender, held) = value::channel(BTreeSet::new());
+    let prober = Prober::new(backend.clone(), args.cgroup_dir.clone());
+    let hardware = Hardware::new(backend.clone());
     let world = World {
         store: store.clone(),
-        prober: Prober::new(backend.clone(), args.cgroup_dir.clone()),
+        prober: prober.clone(),
+        hardware: hardware.clone(),
         kubernetes: kubernetes.clone(),
     };
     let driver = Driver::new(
@@ -303,6 +308,12 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     )
     .await?;
 
+    let slices = LeftoverSlices {
+        store: store.clone(),
+        prober,
+        hardware,
+        gpus: enumerated.gpus.clone(),
+    };
     let managed = ManagedPods::new(args.extended_resources.listed())?;
     let remembered = Remembered::load(&store);
     let (tainted_sender, bypassed) = value::channel(remembered.tainted());
@@ -353,7 +364,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         handle.clone(),
         program,
     );
-    orphans::spawn(store, kubernetes, handle, shutdown);
+    orphans::spawn(store, kubernetes, slices, handle, shutdown);
     Ok(())
 }
 

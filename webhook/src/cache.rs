@@ -8,12 +8,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
-    api::{core::v1::Namespace, resource::v1::ResourceSlice},
+    api::{
+        core::v1::Namespace,
+        resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+    },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use muster_api::{Cohort, Flavor, FlavorSpec, PriorityTier, Team, TeamSpec, Topology, keys};
+use muster_cluster::shorthand::{ClassMemory, MemoryDeclaration};
 
-use crate::gpus::Gpus;
+use crate::{claims::Asked, gpus::Gpus};
 
 /// The level that every Topology ends with.
 pub const NODE_LEVEL: &str = "node";
@@ -35,6 +39,44 @@ pub struct Cache {
     pub levels_of_topology: BTreeMap<String, Vec<String>>,
     /// GPUs of our driver.
     pub gpus: Gpus,
+    /// What DeviceClasses say about memory.
+    pub device_classes: BTreeMap<String, ClassMemory>,
+    /// What does not say how much GPU memory it needs, of ResourceClaimTemplates.
+    pub silent_templates: SilentClaims,
+    /// The same of ResourceClaims that were made from no template.
+    pub silent_claims: SilentClaims,
+}
+
+/// Claims, or templates of them, that do not say how much GPU memory they need, by namespace and name. All others are left out: they are
+/// nothing to anybody here.
+#[derive(Clone, Debug, Default)]
+pub struct SilentClaims(BTreeMap<String, BTreeMap<String, MemoryDeclaration>>);
+
+impl SilentClaims {
+    /// What does not say it in the claim of that name, if that is known.
+    pub fn get(&self, namespace: &str, name: &str) -> Option<&MemoryDeclaration> {
+        self.0.get(namespace)?.get(name)
+    }
+
+    fn put<K>(&mut self, asked: &Asked<K>) {
+        if asked.memory.is_whole() {
+            self.remove(&asked.metadata);
+            return;
+        }
+        let namespace = asked.metadata.namespace.clone().unwrap_or_default();
+        let of_namespace = self.0.entry(namespace).or_default();
+        of_namespace.insert(name(&asked.metadata), asked.memory.clone());
+    }
+
+    fn remove(&mut self, metadata: &ObjectMeta) {
+        let namespace = metadata.namespace.as_deref().unwrap_or_default();
+        if let Some(of_namespace) = self.0.get_mut(namespace) {
+            of_namespace.remove(&name(metadata));
+            if of_namespace.is_empty() {
+                self.0.remove(namespace);
+            }
+        }
+    }
 }
 
 impl Cache {
@@ -59,8 +101,8 @@ impl Cache {
 pub trait Cached: Sized {
     /// The object is as given.
     fn is(&self, facts: &mut Cache);
-    /// The object is gone.
-    fn gone(facts: &mut Cache, name: &str);
+    /// The object with this metadata is gone.
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta);
     /// Everything of this kind is forgotten, because a whole list follows.
     fn none(facts: &mut Cache);
 }
@@ -79,8 +121,8 @@ impl Cached for Namespace {
             None => facts.team_of_namespace.remove(&name(&self.metadata)),
         };
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.team_of_namespace.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.team_of_namespace.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.team_of_namespace.clear();
@@ -91,8 +133,8 @@ impl Cached for Team {
     fn is(&self, facts: &mut Cache) {
         facts.teams.insert(name(&self.metadata), self.spec.clone());
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.teams.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.teams.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.teams.clear();
@@ -105,8 +147,8 @@ impl Cached for Cohort {
             .parent_of_cohort
             .insert(name(&self.metadata), self.spec.parent.clone());
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.parent_of_cohort.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.parent_of_cohort.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.parent_of_cohort.clear();
@@ -119,8 +161,8 @@ impl Cached for Flavor {
             .flavors
             .insert(name(&self.metadata), self.spec.clone());
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.flavors.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.flavors.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.flavors.clear();
@@ -131,8 +173,8 @@ impl Cached for PriorityTier {
     fn is(&self, facts: &mut Cache) {
         facts.tiers.insert(name(&self.metadata));
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.tiers.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.tiers.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.tiers.clear();
@@ -146,8 +188,8 @@ impl Cached for Topology {
             .levels_of_topology
             .insert(name(&self.metadata), levels.collect());
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.levels_of_topology.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.levels_of_topology.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.levels_of_topology.clear();
@@ -158,11 +200,51 @@ impl Cached for ResourceSlice {
     fn is(&self, facts: &mut Cache) {
         facts.gpus.put(self);
     }
-    fn gone(facts: &mut Cache, name: &str) {
-        facts.gpus.remove(name);
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.gpus.remove(&name(metadata));
     }
     fn none(facts: &mut Cache) {
         facts.gpus = Gpus::default();
+    }
+}
+
+impl Cached for DeviceClass {
+    fn is(&self, facts: &mut Cache) {
+        let class = self.spec.as_ref().map(ClassMemory::of);
+        match class {
+            Some(class) => facts.device_classes.insert(name(&self.metadata), class),
+            None => facts.device_classes.remove(&name(&self.metadata)),
+        };
+    }
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.device_classes.remove(&name(metadata));
+    }
+    fn none(facts: &mut Cache) {
+        facts.device_classes.clear();
+    }
+}
+
+impl Cached for Asked<ResourceClaimTemplate> {
+    fn is(&self, facts: &mut Cache) {
+        facts.silent_templates.put(self);
+    }
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.silent_templates.remove(metadata);
+    }
+    fn none(facts: &mut Cache) {
+        facts.silent_templates = SilentClaims::default();
+    }
+}
+
+impl Cached for Asked<ResourceClaim> {
+    fn is(&self, facts: &mut Cache) {
+        facts.silent_claims.put(self);
+    }
+    fn gone(facts: &mut Cache, metadata: &ObjectMeta) {
+        facts.silent_claims.remove(metadata);
+    }
+    fn none(facts: &mut Cache) {
+        facts.silent_claims = SilentClaims::default();
     }
 }
 
@@ -189,6 +271,43 @@ mod tests {
         namespace.metadata.labels = None;
         namespace.is(&mut facts);
         assert!(facts.team_of("ml").is_none());
+    }
+
+    #[test]
+    fn of_claims_only_those_are_kept_that_do_not_say_how_much_memory_they_need() {
+        let template = |capacity: &serde_json::Value| -> Asked<ResourceClaimTemplate> {
+            let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu.muster.dev", "capacity": capacity}});
+            serde_json::from_value(json!({"metadata": {"name": "t", "namespace": "ml"},
+                "spec": {"spec": {"devices": {"requests": [request]}}}}))
+            .unwrap()
+        };
+        let (silent, saying) = (
+            template(&json!(null)),
+            template(&json!({"requests": {"memory": "10Gi"}})),
+        );
+        let mut facts = Cache::default();
+        silent.is(&mut facts);
+        assert!(facts.silent_templates.get("ml", "t").is_some());
+        assert!(facts.silent_templates.get("other", "t").is_none());
+        saying.is(&mut facts);
+        assert!(facts.silent_templates.0.is_empty());
+        silent.is(&mut facts);
+        Asked::<ResourceClaimTemplate>::gone(&mut facts, &silent.metadata);
+        assert!(facts.silent_templates.0.is_empty());
+    }
+
+    #[test]
+    fn what_was_made_from_a_template_is_judged_by_the_template() {
+        let claim = |annotations: serde_json::Value| -> Asked<ResourceClaim> {
+            serde_json::from_value(json!({"metadata": {"name": "c", "namespace": "ml", "annotations": annotations},
+                "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.muster.dev"}}]}}}))
+            .unwrap()
+        };
+        let mut facts = Cache::default();
+        claim(json!({"resource.kubernetes.io/pod-claim-name": "gpu"})).is(&mut facts);
+        assert!(facts.silent_claims.get("ml", "c").is_none());
+        claim(json!({})).is(&mut facts);
+        assert!(facts.silent_claims.get("ml", "c").is_some());
     }
 
     #[test]

@@ -32,6 +32,15 @@ pub fn check(pod: &Pod, declared: &Declared<'_>, managed: &ManagedPods, findings
     }
 }
 
+/// The resources of device plugins, and of DeviceClasses, that a pod asks for.
+pub fn resources(pod: &Pod, managed: &ManagedPods) -> Vec<String> {
+    let Ok(resources) = pod_resources::of_pod(pod) else {
+        return Vec::new();
+    };
+    let asked = device_plugin::asked(&resources, managed);
+    asked.map(|(name, _)| name.to_string()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};

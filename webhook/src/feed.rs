@@ -2,12 +2,18 @@
 
 use std::sync::{Arc, RwLock};
 
-use k8s_openapi::api::{core::v1::Namespace, resource::v1::ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Namespace,
+    resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice},
+};
 use kube::{Client, runtime::watcher};
 use muster_api::{Cohort, Flavor, PriorityTier, Team, Topology, keys};
 use muster_serve::{Program, mirror::Mirror, watch::WatchEvent};
 
-use crate::cache::{Cache, Cached};
+use crate::{
+    cache::{Cache, Cached},
+    claims::Asked,
+};
 
 /// The facts behind their lock.
 pub type SharedCache = Arc<RwLock<Cache>>;
@@ -24,6 +30,9 @@ pub fn spawn(program: &Program, client: Client) -> SharedCache {
     let of_our_driver = format!("spec.driver={}", keys::DRIVER);
     let of_our_driver = watcher::Config::default().fields(&of_our_driver);
     facts.keep_those::<ResourceSlice>("resourceslices", of_our_driver, apply);
+    facts.keep::<DeviceClass>("deviceclasses", apply);
+    facts.keep::<Asked<ResourceClaimTemplate>>("resourceclaimtemplates", apply);
+    facts.keep::<Asked<ResourceClaim>>("resourceclaims", apply);
     facts.shared()
 }
 
@@ -31,7 +40,7 @@ fn apply<K: Cached>(facts: &mut Cache, seen: WatchEvent<K>) {
     match seen {
         WatchEvent::Applied(object) => object.is(facts),
         WatchEvent::Deleted(metadata) => {
-            K::gone(facts, metadata.name.as_deref().unwrap_or_default());
+            K::gone(facts, &metadata);
         }
         WatchEvent::Listed(objects) => {
             K::none(facts);

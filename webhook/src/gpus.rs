@@ -1,9 +1,9 @@
-//! The GPUs that there are, as the ResourceSlices of our driver publish them.
+//! The GPUs that there are, and the slices that they can be cut into, as the ResourceSlices of our driver publish them.
 //!
 //! A request is compared with all of them: for most of them until the first node that will do, for one that
-//! no node meets a few milliseconds at 80,000 GPUs.
+//! no node meets a few milliseconds at 80,000 GPUs. Of the slices of a GPU, which stand for each other, each size is kept once.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use muster_api::keys;
@@ -19,9 +19,24 @@ const NAMED_KINDS: usize = 5;
 /// All GPUs, by node and slice.
 #[derive(Clone, Debug, Default)]
 pub struct Gpus {
-    nodes: BTreeMap<String, BTreeMap<String, Vec<Gpu>>>,
+    nodes: BTreeMap<String, BTreeMap<String, OfSlice>>,
     /// Node of each slice: a slice that is gone is known by its name alone.
     node_of_slice: BTreeMap<String, String>,
+}
+
+/// What one ResourceSlice publishes.
+#[derive(Clone, Debug, Default)]
+struct OfSlice {
+    gpus: Vec<Gpu>,
+    /// The slices into which GPUs can be cut.
+    parts: BTreeSet<Part>,
+}
+
+/// Slices of one size.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    memory_bytes: i64,
+    product: String,
 }
 
 #[derive(Clone, Debug)]
@@ -42,9 +57,20 @@ impl Gpus {
             return;
         }
         let node = spec.node_name.as_deref().unwrap_or(&spec.pool.name);
-        let gpus = spec.devices.iter().flatten().map(Gpu::of).collect();
+        let mut published = OfSlice::default();
+        for device in spec.devices.iter().flatten() {
+            let gpu = Gpu::of(device);
+            if is_part(device) {
+                published.parts.insert(Part {
+                    memory_bytes: gpu.memory_bytes,
+                    product: gpu.product,
+                });
+            } else {
+                published.gpus.push(gpu);
+            }
+        }
         let of_node = self.nodes.entry(node.to_owned()).or_default();
-        of_node.insert(name.to_owned(), gpus);
+        of_node.insert(name.to_owned(), published);
         self.node_of_slice.insert(name.to_owned(), node.to_owned());
     }
 
@@ -61,19 +87,41 @@ impl Gpus {
         }
     }
 
-    /// Whether there is any GPU that is what each of the shorthand's must be. Yes while none is known at all:
+    /// Whether there is any device that is what each of the shorthand's must be. Yes while none is known at all:
     /// then nobody can tell.
     pub fn some_fit(&self, shorthand: &Shorthand) -> bool {
-        let mut all = self.nodes.values().flat_map(all).peekable();
-        all.peek().is_none() || all.any(|gpu| gpu.fits(shorthand))
+        let mut memory = self.memory(shorthand).peekable();
+        memory.peek().is_none() || memory.any(|(bytes, _)| fits(bytes, shorthand))
     }
 
-    /// Whether a node has as many as the shorthand asks for, connected as it asks for. If none, how many
+    /// The device with the most memory of those that the shorthand could mean, if it has less than that: `81559Mi (H100)`.
+    pub fn nearest_smaller(&self, shorthand: &Shorthand) -> Option<String> {
+        let smaller = self
+            .memory(shorthand)
+            .filter(|(bytes, _)| !fits(*bytes, shorthand));
+        let (bytes, product) = smaller.max()?;
+        Some(format!("{} ({product})", written_bytes(bytes)))
+    }
+
+    /// Memory and product of each device that the shorthand could mean.
+    fn memory(&self, shorthand: &Shorthand) -> impl Iterator<Item = (i64, &str)> {
+        let takes_slices = shorthand.takes_slices();
+        let published = self.nodes.values().flat_map(BTreeMap::values);
+        published.flat_map(move |of_slice| {
+            let whole = of_slice.gpus.iter();
+            let whole = whole.map(|gpu| (gpu.memory_bytes, gpu.product.as_str()));
+            let parts = of_slice.parts.iter().filter(move |_| takes_slices);
+            whole.chain(parts.map(|part| (part.memory_bytes, part.product.as_str())))
+        })
+    }
+
+    /// Whether a node has as many whole GPUs as the shorthand asks for, connected as it asks for. If none, how many
     /// there are at most.
     pub fn enough_on_one_node(&self, shorthand: &Shorthand) -> Result<(), u32> {
         let mut most = 0;
         for of_node in self.nodes.values() {
-            let connected = connected(all(of_node).filter(|gpu| gpu.fits(shorthand)), shorthand);
+            let fitting = all(of_node).filter(|gpu| fits(gpu.memory_bytes, shorthand));
+            let connected = connected(fitting, shorthand);
             if connected >= shorthand.gpus() {
                 return Ok(());
             }
@@ -82,11 +130,15 @@ impl Gpus {
         Err(most)
     }
 
-    /// What there is, largest memory first: `81559Mi (NVIDIA H100 80GB HBM3, 32 of them)`.
+    /// What there is, largest memory first: `81559Mi (NVIDIA H100 80GB HBM3, 32 of them)`, and the slices that GPUs can be cut into.
     pub fn described(&self) -> String {
         let mut kinds: BTreeMap<(i64, &str), u32> = BTreeMap::new();
-        for gpu in self.nodes.values().flat_map(all) {
-            *kinds.entry((gpu.memory_bytes, &gpu.product)).or_default() += 1;
+        let mut parts: BTreeSet<i64> = BTreeSet::new();
+        for of_slice in self.nodes.values().flat_map(BTreeMap::values) {
+            for gpu in &of_slice.gpus {
+                *kinds.entry((gpu.memory_bytes, &gpu.product)).or_default() += 1;
+            }
+            parts.extend(of_slice.parts.iter().map(|part| part.memory_bytes));
         }
         let mut named: Vec<String> = kinds
             .iter()
@@ -96,15 +148,35 @@ impl Gpus {
                 format!("{} ({product}, {count} of them)", written_bytes(*bytes))
             })
             .collect();
-        if let Some(more) = kinds
-            .len()
-            .checked_sub(NAMED_KINDS)
-            .filter(|more| *more > 0)
-        {
-            named.push(format!("{more} smaller kinds"));
+        named.extend(more_than_named(kinds.len(), "kinds"));
+        if !parts.is_empty() {
+            let mut sizes: Vec<String> = parts
+                .iter()
+                .rev()
+                .take(NAMED_KINDS)
+                .map(|bytes| written_bytes(*bytes))
+                .collect();
+            sizes.extend(more_than_named(parts.len(), "sizes"));
+            named.push(format!("slices of {}", sizes.join(", ")));
         }
         named.join(", ")
     }
+}
+
+fn more_than_named(kinds: usize, called: &str) -> Option<String> {
+    let more = kinds.checked_sub(NAMED_KINDS)?;
+    (more > 0).then(|| format!("{more} smaller {called}"))
+}
+
+/// Whether the device is a part of a GPU. A driver that does not say what its devices are has whole GPUs.
+fn is_part(device: &Device) -> bool {
+    let kind = nodes::attribute(keys::DRIVER, device, "type");
+    kind.is_some_and(|kind| kind.string.as_deref() == Some("mig"))
+}
+
+fn fits(memory_bytes: i64, shorthand: &Shorthand) -> bool {
+    let least = shorthand.least_bytes();
+    least.is_none_or(|least| memory_bytes >= least)
 }
 
 impl Gpu {
@@ -117,12 +189,6 @@ impl Gpu {
         }
     }
 
-    fn fits(&self, shorthand: &Shorthand) -> bool {
-        shorthand
-            .memory_bytes()
-            .is_none_or(|bytes| self.memory_bytes >= bytes)
-    }
-
     fn neighbours(&self, interconnect: Interconnect) -> Option<&str> {
         let mut values = Interconnect::ALL.into_iter().zip(&self.neighbours);
         let (_, value) = values.find(|(one, _)| *one == interconnect)?;
@@ -130,8 +196,8 @@ impl Gpu {
     }
 }
 
-fn all(of_node: &BTreeMap<String, Vec<Gpu>>) -> impl Iterator<Item = &Gpu> {
-    of_node.values().flatten()
+fn all(of_node: &BTreeMap<String, OfSlice>) -> impl Iterator<Item = &Gpu> {
+    of_node.values().flat_map(|of_slice| &of_slice.gpus)
 }
 
 /// How many of these GPUs of one node are connected as the shorthand asks for: the largest group.
@@ -207,7 +273,9 @@ mod tests {
         gpus.put(&slice("b", "T4", "15Gi", 4, 1));
         for (pairs, fits, enough) in [
             (vec![(VRAM, "16Gi")], true, Ok(())),
-            (vec![(VRAM, "80Gi")], false, Err(0)),
+            // Memory is meant nominally, and not more than that.
+            (vec![(VRAM, "80Gi")], true, Ok(())),
+            (vec![(VRAM, "86Gi")], false, Err(0)),
             (vec![(GPUS, "8")], true, Ok(())),
             (vec![(GPUS, "9")], true, Err(8)),
             (vec![(GPUS, "8"), (INTERCONNECT, "nvlink")], true, Ok(())),
@@ -235,6 +303,53 @@ mod tests {
             Err(1),
             "without NVLink each is alone"
         );
+    }
+
+    /// A GPU that can be cut, as our driver publishes it in one ResourceSlice.
+    fn cut(node: &str) -> ResourceSlice {
+        let mut whole = slice(node, "H100", "81559Mi", 1, 1);
+        let part = |name: &str, memory: &str| -> Device {
+            serde_json::from_value(
+                serde_json::json!({"name": name, "capacity": {"memory": {"value": memory}},
+                "attributes": {"type": {"string": "mig"}, "productName": {"string": "H100"}}}),
+            )
+            .unwrap()
+        };
+        let devices = whole.spec.devices.get_or_insert_default();
+        for start in 0..7 {
+            devices.push(part(&format!("gpu-0-mig-1g10gb-{start}"), "9984Mi"));
+        }
+        devices.push(part("gpu-0-mig-3g40gb-0", "40448Mi"));
+        whole
+    }
+
+    #[test]
+    fn a_slice_will_do_for_an_amount_and_never_for_gpus_that_are_counted() {
+        let mut gpus = Gpus::default();
+        gpus.put(&cut("a"));
+        gpus.put(&slice("b", "T4", "15Gi", 1, 1));
+        assert_eq!(
+            gpus.described(),
+            "81559Mi (H100, 1 of them), 15Gi (T4, 1 of them), slices of 40448Mi, 9984Mi"
+        );
+        assert_eq!(gpus.nodes["a"]["a-slice"].parts.len(), 2, "each size once");
+        assert_eq!(
+            gpus.enough_on_one_node(&asked(&[(GPUS, "2")])),
+            Err(1),
+            "slices are no GPUs"
+        );
+        for (pairs, smaller) in [
+            (vec![(VRAM, "44Gi")], Some("40448Mi (H100)")),
+            (vec![(VRAM, "16Gi")], Some("9984Mi (H100)")),
+            (vec![(VRAM, "17Gi")], Some("15Gi (T4)")),
+            (vec![(VRAM, "90Gi")], Some("81559Mi (H100)")),
+            (vec![(VRAM, "90Gi"), (GPUS, "1")], Some("81559Mi (H100)")),
+            (vec![(VRAM, "40Gi"), (GPUS, "1")], Some("15Gi (T4)")),
+            (vec![(VRAM, "1Gi")], None),
+        ] {
+            let found = gpus.nearest_smaller(&asked(&pairs));
+            assert_eq!(found.as_deref(), smaller, "{pairs:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,13 @@
 use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use muster_api::keys;
 
-use crate::{cache::Cache, declared::Declared, finding::Findings, min_count, shorthand};
+use crate::{
+    cache::Cache,
+    declared::Declared,
+    finding::Findings,
+    min_count, shorthand,
+    vram::{self, Asking},
+};
 
 /// Checks a Job that is being created in `namespace`.
 pub fn check(job: &Job, namespace: &str, facts: &Cache) -> Findings {
@@ -33,6 +39,14 @@ pub fn check(job: &Job, namespace: &str, facts: &Cache) -> Findings {
             &facts.gpus,
             &mut findings,
         );
+        let asking = Asking {
+            declared: template,
+            spec: pod,
+            spec_path: "spec.template.spec",
+            namespace,
+        };
+        // What its pods ask for by limits is judged when they are created.
+        vram::check(&asking, &[], facts, &mut findings);
     }
     min_count::check_of_job(&own, template.as_ref(), spec, &mut findings);
     warn_of_size(&own, template.as_ref(), spec, &mut findings);

@@ -1,7 +1,8 @@
 //! The admission server: what is written into pods when they are created, and what is refused.
 //!
 //! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
-//!   instead of a claim, [`device_plugin`] what they ask for by limits. [`job`]: the same said to who writes the Job.
+//!   instead of a claim, [`device_plugin`] what they ask for by limits, [`vram`] whether they say how much memory they need. [`job`]: the same said to who writes the Job.
+//! * [`claims`]: what claims say to the driver, and what is remembered of them.
 //! * [`quota_tree`]: Teams and Cohorts. [`flavor`]: Flavors.
 //! * [`cache`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
@@ -13,6 +14,7 @@
 //! the defaults and the words.
 
 pub mod cache;
+pub mod claims;
 pub mod declared;
 pub mod device_plugin;
 pub mod feed;
@@ -29,3 +31,4 @@ pub mod program;
 pub mod quota_tree;
 pub mod routes;
 pub mod shorthand;
+pub mod vram;

@@ -45,6 +45,11 @@ pub fn scheduler(spec: &PodSpec, wanted: &str) -> Option<PatchOperation> {
         .then(|| add(["spec", "schedulerName"], json!(wanted)))
 }
 
+/// How much memory each GPU of a shorthand has, which names others of its annotations: there are some.
+pub fn memory(amount: &str) -> PatchOperation {
+    add(["metadata", "annotations", keys::VRAM], json!(amount))
+}
+
 /// The pod's reference to the claim of its shorthand.
 pub fn claim(spec: &PodSpec, claim: &Claim) -> Option<PatchOperation> {
     let reference = json!(claim.reference);

@@ -11,7 +11,8 @@ use muster_api::{Reason, keys};
 use muster_cluster::managed::ManagedPods;
 
 use crate::{
-    cache::Cache, declared::Declared, device_plugin, finding::Findings, min_count, patch, shorthand,
+    cache::Cache, declared::Declared, device_plugin, finding::Findings, min_count, patch,
+    shorthand, vram,
 };
 
 /// What is written into managed pods.
@@ -35,17 +36,25 @@ impl PodRules {
     ///
     /// A pod that names a node is left alone: gate and node together are refused by the API server with a
     /// message that helps nobody, while [`PodRules::check`] and policy (a) say why.
-    pub fn patch(&self, pod: &Pod, namespace: &str) -> Patch {
+    pub fn patch(&self, pod: &Pod, namespace: &str, facts: &Cache) -> Patch {
         let Some(spec) = &pod.spec else {
             return Patch::default();
         };
         if !self.managed.is_managed(pod) || names_node(spec) {
             return Patch::default();
         }
-        let claim = shorthand::claim(&Declared::at("metadata", &pod.metadata), spec);
+        let declared = Declared::at("metadata", &pod.metadata);
+        let said = vram::with_default(&declared, namespace, facts);
+        let claim = said
+            .as_ref()
+            .and_then(|said| shorthand::claim(&said.shorthand, spec));
         let scheduler = self.scheduler_name.as_deref();
         let mut operations = Vec::new();
         operations.extend(patch::gate(spec));
+        // Only with its claim: an annotation that says more than the claim would be refused later.
+        let memory = said.as_ref().and_then(|said| said.default_memory);
+        let memory = memory.filter(|_| claim.is_some());
+        operations.extend(memory.map(patch::memory));
         operations.extend(claim.as_ref().and_then(|claim| patch::claim(spec, claim)));
         operations.extend(patch::resources(spec, self.extender, claim.as_ref()));
         operations.extend(scheduler.and_then(|wanted| patch::scheduler(spec, wanted)));
@@ -66,6 +75,14 @@ impl PodRules {
         let spec = pod.spec.as_ref();
         shorthand::check(&declared, spec, "spec", &facts.gpus, &mut findings);
         device_plugin::check(pod, &declared, &self.managed, &mut findings);
+        let asking = vram::Asking {
+            declared: &declared,
+            spec,
+            spec_path: "spec",
+            namespace,
+        };
+        let resources = device_plugin::resources(pod, &self.managed);
+        vram::check(&asking, &resources, facts, &mut findings);
         check_node_name(pod, &mut findings);
         check_membership(pod, &declared, &mut findings);
         findings

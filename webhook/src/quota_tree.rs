@@ -6,6 +6,7 @@ use muster_api::{Cohort, Reason, Sharing, Team};
 use muster_cluster::{
     limits,
     quantity::QuantityError,
+    shorthand,
     text::{self, quoted},
 };
 
@@ -20,6 +21,12 @@ pub fn check_team(team: &Team, before: Option<&Team>, facts: &Cache) -> Findings
     let mut findings = Findings::default();
     if before.is_none_or(|before| before.spec != team.spec) {
         refuse_amounts(limits::team(team).1, &mut findings);
+    }
+    if before.is_none_or(|before| before.spec.vram_default != team.spec.vram_default)
+        && let Some(amount) = &team.spec.vram_default
+        && let Err(why) = shorthand::check_memory(&amount.0)
+    {
+        findings.error(Reason::InvalidValue, "spec.vramDefault", why);
     }
     if let Some(cohort) = &team.spec.cohort {
         warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
@@ -134,9 +141,41 @@ mod tests {
     use super::*;
     use muster_api::{
         AdmissionFairness, CohortSpec, FlavorQuota, NamespaceWeight, ResourceQuota, ResourceWeight,
-        TeamSpec, team::TeamTiers,
+        TeamSpec, VramPolicy, team::TeamTiers,
     };
     use proptest::prelude::*;
+
+    #[test]
+    fn a_default_amount_of_memory_is_one_that_a_pod_could_ask_for() {
+        let team = |amount: &str| {
+            let spec = TeamSpec {
+                vram: VramPolicy::Default,
+                vram_default: Some(amount.into()),
+                ..TeamSpec::default()
+            };
+            Team::new("red", spec)
+        };
+        for (amount, says) in [
+            ("10Gi", None),
+            (
+                "40",
+                Some("\"40\": is 40 bytes; write the memory of one GPU with a suffix"),
+            ),
+            ("0", Some("is 0 bytes")),
+        ] {
+            let found = check_team(&team(amount), None, &Cache::default());
+            assert_eq!(found.errors.is_empty(), says.is_none(), "{found:?}");
+            for error in &found.errors {
+                assert_eq!(error.reason, Reason::InvalidValue);
+                assert_eq!(error.field, "spec.vramDefault");
+                assert!(error.message.contains(says.unwrap()), "{error:?}");
+            }
+            // As it stood before it is refused no more.
+            let before = team(amount);
+            let again = check_team(&team(amount), Some(&before), &Cache::default());
+            assert!(again.errors.is_empty());
+        }
+    }
 
     fn cohorts(parents: &[(&str, Option<&str>)]) -> Cache {
         Cache {

@@ -17,7 +17,11 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+use k8s_openapi::api::{
+    batch::v1::Job,
+    core::v1::Pod,
+    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+};
 use kube::{
     Resource,
     core::{
@@ -32,7 +36,14 @@ use muster_serve::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{cache::Cache, flavor, job, metrics::Reviews, pod::PodRules, quota_tree};
+use crate::{
+    cache::Cache,
+    claims::{self, Claiming},
+    flavor, job,
+    metrics::Reviews,
+    pod::PodRules,
+    quota_tree,
+};
 
 /// What a review may hold. An element of a list can be an empty container or volume, a few bytes of JSON that take
 /// kilobytes of memory. The largest pods that people write have some hundreds.
@@ -69,6 +80,14 @@ pub fn router(webhook: Webhook) -> Router {
         .route("/validate/teams", post(validate_team))
         .route("/validate/cohorts", post(validate_cohort))
         .route("/validate/flavors", post(validate_flavor))
+        .route(
+            "/validate/resourceclaims",
+            post(validate_claiming::<ResourceClaim>),
+        )
+        .route(
+            "/validate/resourceclaimtemplates",
+            post(validate_claiming::<ResourceClaimTemplate>),
+        )
         .route(SELF_CHECK_PATH, get(check_self))
         .with_state(webhook)
 }
@@ -84,16 +103,21 @@ async fn check_self(State(webhook): State<Webhook>) {
 
 async fn mutate_pod(State(webhook): State<Webhook>, headers: HeaderMap, body: Bytes) -> Response {
     webhook
-        .review("mutate pods", &headers, &body, |request, pod: &Pod, _| {
-            let patch = webhook.rules.patch(pod, namespace(request));
-            let response = AdmissionResponse::from(request);
-            if patch.0.is_empty() {
-                return Ok(response);
-            }
-            response
-                .with_patch(patch)
-                .map_err(|error| error.to_string())
-        })
+        .review(
+            "mutate pods",
+            &headers,
+            &body,
+            |request, pod: &Pod, facts| {
+                let patch = webhook.rules.patch(pod, namespace(request), facts);
+                let response = AdmissionResponse::from(request);
+                if patch.0.is_empty() {
+                    return Ok(response);
+                }
+                response
+                    .with_patch(patch)
+                    .map_err(|error| error.to_string())
+            },
+        )
         .await
 }
 
@@ -170,6 +194,23 @@ async fn validate_flavor(
             |request, object: &Flavor, facts| {
                 let findings = flavor::check(object, request.old_object.as_ref(), managed, facts);
                 Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
+}
+
+async fn validate_claiming<K: Claiming + Resource + DeserializeOwned + Send + Sync + 'static>(
+    State(webhook): State<Webhook>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    webhook
+        .review(
+            "validate claims",
+            &headers,
+            &body,
+            |request, object: &K, _| {
+                Ok(claims::check(object).answer(AdmissionResponse::from(request)))
             },
         )
         .await

@@ -30,12 +30,11 @@ pub struct Claim {
 /// A container, by list of the spec (`containers`, `initContainers`) and position.
 pub type Place = (&'static str, usize);
 
-/// The claim that a pod is to get for its shorthand. `None`: it has none, or one that is refused.
+/// The claim that a pod is to get for its shorthand. `None`: that is refused.
 ///
 /// A container that is put first by somebody's webhook after ours must not get the claim as well: where none
 /// is named, the claim stays where it is.
-pub fn claim(declared: &Declared<'_>, spec: &PodSpec) -> Option<Claim> {
-    let shorthand = declared.shorthand().ok()??;
+pub fn claim(shorthand: &Shorthand, spec: &PodSpec) -> Option<Claim> {
     let reference = shorthand.reference();
     if conflicting(spec, &reference).is_some() {
         return None;
@@ -170,11 +169,21 @@ fn check_gpus(
 ) {
     let memory = shorthand.memory_bytes().map(written_bytes);
     if let Some(memory) = memory.as_ref().filter(|_| !gpus.some_fit(shorthand)) {
+        let smaller = gpus.nearest_smaller(shorthand);
+        let smaller = smaller.map_or_else(String::new, |smaller| {
+            format!("the nearest smaller one has {smaller}; ")
+        });
         findings.error(
             Reason::PlacementImpossible,
             declared.annotation_path(keys::VRAM),
-            format!("no GPU has {memory}; there are: {}", gpus.described()),
+            format!(
+                "no GPU has {memory}; {smaller}there are: {}",
+                gpus.described()
+            ),
         );
+        return;
+    }
+    if shorthand.takes_slices() {
         return;
     }
     if let Err(most) = gpus.enough_on_one_node(shorthand)

@@ -23,6 +23,7 @@ const THRESHOLD: &str = "maxPriorityThreshold says nothing where policy is Never
 const BORROW: &str = "borrowWithinCohort says nothing where reclaimWithinCohort is Never";
 const INTERVAL: &str = "samplingIntervalSeconds must not exceed halfLifeSeconds: an admission would count for more than half of \
                         what it holds at once";
+const VRAM_DEFAULT: &str = "vramDefault goes with vram: Default: say both or neither";
 const LEVELS: &str = "level names and node labels are unique, and 'node' is reserved";
 
 const ONE_SOURCE: &str = "devices counts what a DRA driver hands out, extendedResource what a device plugin does: say one of them, and \
@@ -153,6 +154,19 @@ fn cases() -> Vec<(&'static str, Value, &'static [&'static str])> {
         ),
         ("teams", json!({}), &[]),
         ("teams", json!({"shrink": "Evict"}), &[]),
+        ("teams", json!({"vram": "Required"}), &[]),
+        (
+            "teams",
+            json!({"vram": "Default", "vramDefault": "10Gi"}),
+            &[],
+        ),
+        ("teams", json!({"vram": "Default"}), &[VRAM_DEFAULT]),
+        ("teams", json!({"vramDefault": "10Gi"}), &[VRAM_DEFAULT]),
+        (
+            "teams",
+            json!({"vram": "Required", "vramDefault": "10Gi"}),
+            &[VRAM_DEFAULT],
+        ),
         ("teams", fairness(json!({"halfLifeSeconds": 300})), &[]),
         (
             "teams",

@@ -123,8 +123,71 @@ async fn memory_that_no_gpu_has_is_refused_for_pods_and_jobs_with_the_gpus_that_
         assert_eq!(cause["field"], field);
         assert_eq!(
             cause["message"],
-            "no GPU has 200Gi; there are: 15Gi (T4, 1 of them)"
+            "no GPU has 200Gi; the nearest smaller one has 15Gi (T4); there are: 15Gi (T4, 1 of them)"
         );
+    }
+}
+
+#[tokio::test]
+async fn parameters_that_the_driver_would_not_take_are_refused_in_claims_and_in_templates() {
+    let webhook = Running::start().await;
+    let spec = |more: &Value| {
+        let mut parameters =
+            json!({"apiVersion": "gpu.muster.dev/v1alpha1", "kind": "DeviceConfig"});
+        json_patch::merge(&mut parameters, more);
+        json!({"devices": {"config": [{"opaque": {"driver": "gpu.muster.dev", "parameters": parameters}}]}})
+    };
+    for (more, is_allowed) in [
+        (json!({}), true),
+        (json!({"sharing": {"strategy": "MPS"}}), false),
+    ] {
+        let spec = spec(&more);
+        let claim = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": spec});
+        let template = json!({"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": {"name": "t"},
+            "spec": {"spec": spec}});
+        for (path, kind, object, at) in [
+            ("/validate/resourceclaims", "ResourceClaim", claim, "spec"),
+            (
+                "/validate/resourceclaimtemplates",
+                "ResourceClaimTemplate",
+                template,
+                "spec.spec",
+            ),
+        ] {
+            let response = webhook.review(path, &review(kind, &object)).await;
+            assert_eq!(response["allowed"], is_allowed, "{response}");
+            if !is_allowed {
+                assert_eq!(response["status"]["reason"], "InvalidValue");
+                let cause = &response["status"]["details"]["causes"][0];
+                let field = format!("{at}.devices.config[0].opaque.parameters.sharing");
+                assert_eq!(cause["field"], field);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_team_that_requires_it_has_pods_say_how_much_memory_they_need() {
+    let webhook = Running::start().await;
+    let team = serde_json::from_value(json!({"vram": "Required"})).unwrap();
+    {
+        let mut facts = webhook.facts.write().unwrap();
+        facts.team_of_namespace.insert("ml".into(), "red".into());
+        facts.teams.insert("red".into(), team);
+    }
+    for (annotations, is_allowed) in [
+        (json!({"muster.dev/gpus": "1"}), false),
+        (json!({"muster.dev/vram": "10Gi"}), true),
+    ] {
+        let pod = review("Pod", &plain_pod(&annotations));
+        let response = webhook.review("/validate/pods", &pod).await;
+        assert_eq!(response["allowed"], is_allowed, "{response}");
+        if !is_allowed {
+            assert_eq!(response["status"]["code"], 422);
+            assert_eq!(response["status"]["reason"], "VramNotDeclared");
+            let cause = &response["status"]["details"]["causes"][0];
+            assert_eq!(cause["field"], "metadata.annotations[muster.dev/vram]");
+        }
     }
 }
 

@@ -1149,3 +1149,34 @@ fn the_controller_keeps_the_ca_bundle_of_the_mutating_webhook_in_either_mode() {
         assert!(controller.contains("--mutating-webhook-configuration=zz-muster"));
     }
 }
+
+/// The webhook is asked about claims that say something to our driver, and about no other.
+#[test]
+fn the_webhook_is_asked_about_parameters_for_our_driver_alone() {
+    let configuration = object(&ENFORCE, "ValidatingWebhookConfiguration", "muster");
+    let webhooks = configuration["webhooks"].as_array().unwrap();
+    let of = |driver: &str| json!({"devices": {"config": [{"opaque": {"driver": driver, "parameters": {}}}]}});
+    for (spec, is_asked) in [
+        (json!({}), false),
+        (json!({"devices": {}}), false),
+        (json!({"devices": {"config": []}}), false),
+        (json!({"devices": {"config": [{}]}}), false),
+        (of("gpu.example.com"), false),
+        (of("gpu.muster.dev"), true),
+    ] {
+        let claim = json!({"spec": spec});
+        let template = json!({"spec": {"spec": spec}});
+        for (name, object) in [
+            ("resourceclaims.muster.dev", claim),
+            ("resourceclaimtemplates.muster.dev", template),
+        ] {
+            let mut named = webhooks.iter().filter(|webhook| webhook["name"] == name);
+            let conditions = &named.next().unwrap()["matchConditions"];
+            let condition = conditions[0]["expression"].as_str().unwrap();
+            let mut context = Context::default().with_all();
+            context.add_variable_from_value("object", to_value(&object).unwrap());
+            let asked = Program::compile(condition).unwrap().execute(&context);
+            assert_eq!(asked.unwrap(), Cel::Bool(is_asked), "{name}: {object}");
+        }
+    }
+}

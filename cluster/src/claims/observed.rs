@@ -7,6 +7,8 @@ use std::{
 
 use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceClaimSpec, ResourceClaimStatus};
 
+use crate::device_plugin;
+
 /// What is read of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ObservedClaim {
@@ -14,7 +16,8 @@ pub struct ObservedClaim {
     pub name: Box<str>,
     /// `metadata.namespace`.
     pub namespace: Box<str>,
-    /// `metadata.uid`.
+    /// `metadata.uid`; of a claim that kube-scheduler made for what a pod asks for by the name of a resource, what it is charged and
+    /// permitted as ([`device_plugin::made_by_scheduler`]): it had no UID yet when its pod was admitted.
     pub uid: Box<str>,
     /// `metadata.resourceVersion`, if that is a number.
     pub version: Option<u64>,
@@ -89,7 +92,8 @@ impl ClaimSpecs {
         ObservedClaim {
             name: text(&metadata.name),
             namespace: text(&metadata.namespace),
-            uid: text(&metadata.uid),
+            uid: device_plugin::made_by_scheduler(claim)
+                .map_or_else(|| text(&metadata.uid), String::into_boxed_str),
             version: version.and_then(|version| version.parse().ok()),
             is_going: metadata.deletion_timestamp.is_some(),
             owners: owners.map(|owner| owner.uid.as_str().into()).collect(),
@@ -182,6 +186,23 @@ mod tests {
         assert!(kept.is_owned_by("uid-p"));
         let nothing = ClaimSpecs::default().observe(&ResourceClaim::default(), None);
         assert_eq!((nothing.spec, nothing.allocated), (None, None));
+    }
+
+    #[test]
+    fn a_claim_that_kube_scheduler_made_is_called_as_it_was_permitted() {
+        let mut made = claim("c", &spec(2));
+        let request = made.spec.as_mut().and_then(|spec| spec.devices.as_mut());
+        let request = request.and_then(|devices| devices.requests.as_mut());
+        let exactly = request.unwrap()[0].exactly.as_mut().unwrap();
+        exactly.device_class_name = "gpu.muster.dev".to_owned();
+        made.metadata.owner_references.as_mut().unwrap()[0].controller = Some(true);
+        let uid = |claim: &ResourceClaim| ClaimSpecs::default().observe(claim, None).uid;
+        assert_eq!(*uid(&made), *"uid-c");
+        let annotation = ("resource.kubernetes.io/extended-resource-claim", "true");
+        let (key, value) = annotation;
+        made.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
+        let expected = "uid-p/deviceclass.resource.kubernetes.io/gpu.muster.dev";
+        assert_eq!(*uid(&made), *expected);
     }
 
     #[test]

@@ -181,8 +181,10 @@ impl Index {
     /// Kinds of devices, or devices, appeared.
     pub(super) fn ask_about_new_devices(&mut self, new_kinds: bool) {
         for id in self.selectors.note_appeared(new_kinds, &self.device_kinds) {
-            let flavors = &self.views.flavors;
-            if flavors.iter().any(|flavor| flavor.selector() == Some(id)) {
+            let mut flavors = self.views.flavors.iter();
+            let by_flavor = flavors.any(|flavor| flavor.selector() == Some(id));
+            // That of the class of whole GPUs.
+            if by_flavor || self.views.counted_resources.uses(id) {
                 self.judge_at_once(id);
             }
             self.ask_about_selector(id);

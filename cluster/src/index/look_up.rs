@@ -117,10 +117,14 @@ impl Index {
         let pod_uid = pod::uid(pod);
         let resources = self.our_pod_by_uid(pod_uid);
         let resources = resources.and_then(|pod| pod.resources.as_ref().ok());
-        let asked = resources
-            .into_iter()
-            .flat_map(|resources| device_plugin::asked(resources, &self.config.managed));
-        let by_name = asked.map(|(resource, _)| {
+        let mut resources = resources.cloned().unwrap_or_default();
+        let views = &self.views;
+        let of_classes = views
+            .class_resources
+            .take_from(&mut resources, &views.counted_resources);
+        let of_plugins = device_plugin::asked(&resources, &self.config.managed);
+        let asked = of_plugins.map(|(resource, _)| resource);
+        let by_name = asked.chain(of_classes.keys()).map(|resource| {
             let resource = resource.as_str();
             let name = ClaimByName { pod_uid, resource };
             name.to_string().into()

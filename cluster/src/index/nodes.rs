@@ -16,7 +16,7 @@ use muster_engine::{
 
 use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
-    device_plugin::{self, CountedResources},
+    device_plugin::{self, ClassResources, CountedResources},
     flavor::{self, Scope},
     node_filter::{NodeBasis, NodeFilters},
     nodes::{self, Counts, FlavorRule, Judged, Judgement, Made, NodeParts},
@@ -41,8 +41,10 @@ pub(super) struct NodeViews {
     judged: BTreeMap<String, Judged>,
     verdicts: BTreeMap<SelectorId, Verdicts>,
     pub(super) flavors: Vec<FlavorRule>,
-    /// The resources of device plugins that some of them count.
+    /// The resources of device plugins that some of them count, and that of the class of whole GPUs.
     pub(super) counted_resources: CountedResources,
+    /// The names by which pods may ask for devices of DeviceClasses.
+    pub(super) class_resources: ClassResources,
     /// The selector of each resource that was ever counted: what is held by it may outlive the Flavor.
     resource_selectors: BTreeMap<ResourceName, SelectorId>,
 }
@@ -435,9 +437,9 @@ impl Index {
         self.count_resources();
     }
 
-    /// Notes which resources of device plugins count now. Pods that ask for another one than before are read again: a walk over
-    /// all pods, since administrators do that once.
-    fn count_resources(&mut self) {
+    /// Notes which resources of device plugins count now, and which DeviceClasses stand behind resources. Pods that ask for another one
+    /// than before are read again: a walk over all pods, since administrators do that once.
+    pub(super) fn count_resources(&mut self) {
         let mut counted = Vec::new();
         for rule in &self.views.flavors {
             let Some(resource) = rule.resource() else {
@@ -447,15 +449,29 @@ impl Index {
             let selector = *known.or_insert_with(|| self.selectors.without_expressions());
             counted.push((resource.clone(), selector));
         }
+        let of_gpus: ResourceName = device_plugin::class_resource(keys::DEVICE_CLASS_GPU).into();
+        counted.extend(self.class_selector().map(|id| (of_gpus.clone(), id)));
         let counted: CountedResources = counted.into_iter().collect();
+        let classes = self.objects.device_classes.iter();
+        let classes = ClassResources::of(classes.map(|(_, class)| class.as_ref()));
         let before = mem::replace(&mut self.views.counted_resources, counted);
-        let after = &self.views.counted_resources;
-        if before == *after {
+        let before_classes = mem::replace(&mut self.views.class_resources, classes);
+        let (after, after_classes) = (&self.views.counted_resources, &self.views.class_resources);
+        if before == *after && before_classes == *after_classes {
             return;
         }
+        let is_other_class = before.selector(&of_gpus) != after.selector(&of_gpus);
+        let differs = |asked: &PodResources| {
+            before.differs_for(after, asked)
+                || asked.others.keys().any(|name| {
+                    let class = after_classes.class(name.as_str());
+                    class != before_classes.class(name.as_str())
+                        || (is_other_class && class == Some(keys::DEVICE_CLASS_GPU))
+                })
+        };
         let concerned = self.objects.pods.iter().filter(|(_, pod)| {
             let asked = pod.ours().and_then(|pod| pod.resources.as_ref().ok());
-            asked.is_some_and(|asked| before.differs_for(after, asked))
+            asked.is_some_and(differs)
         });
         let concerned: Vec<_> = concerned
             .map(|(key, pod)| (key.clone(), pod.uid().to_owned()))
@@ -465,6 +481,29 @@ impl Index {
             let gang = self.membership.gang_of(&key).cloned();
             self.touched.gangs.extend(gang);
         }
+        if let Some(old) = before.selector(&of_gpus).filter(|_| is_other_class) {
+            self.retire_selector(old);
+        }
+    }
+
+    /// The selector of the class of whole GPUs, for pods that ask for these by the name of a resource; `None`: there is no such class, or
+    /// it is not understood, which is said of it.
+    fn class_selector(&mut self) -> Option<SelectorId> {
+        let object = format!("DeviceClass/{}", keys::DEVICE_CLASS_GPU);
+        self.faults.remove(&object);
+        let class = self.objects.device_classes.get(keys::DEVICE_CLASS_GPU)?;
+        let spec = class.spec.as_ref();
+        let selectors = spec.and_then(|spec| spec.selectors.as_ref());
+        let texts: Option<Vec<String>> = selectors
+            .into_iter()
+            .flatten()
+            .map(|selector| Some(selector.cel.as_ref()?.expression.clone()))
+            .collect();
+        // One of a kind that is not known is told of the claims that name the class.
+        let selector = self.selector_at_once(texts?);
+        let selector = selector.map_err(|cause| format!("spec.selectors: {cause}"));
+        let selector = selector.map_err(|fault| self.faults.insert(object, fault));
+        selector.ok()
     }
 
     fn read_flavor(&mut self, name: &str, flavor: &Flavor) -> Option<FlavorRule> {
@@ -504,7 +543,11 @@ impl Index {
 
     /// The selector of a Flavor. Administrators write these, and what is charged goes by them: they are judged at once.
     fn flavor_selector(&mut self, expression: String) -> Result<SelectorId, String> {
-        let texts = vec![expression];
+        self.selector_at_once(vec![expression])
+    }
+
+    /// The selector of these expressions of an administrator, judged at once.
+    fn selector_at_once(&mut self, texts: Vec<String>) -> Result<SelectorId, String> {
         let interned = self.selectors.intern(texts.clone());
         let (id, is_new) = interned.map_err(|error| error.cause)?;
         if is_new {

@@ -19,8 +19,11 @@ impl Index {
         self.try_again(now);
         let mut looks = NODES_PER_REFRESH;
         loop {
+            let of_classes = mem::take(&mut self.touched.class_resources);
             if mem::take(&mut self.touched.flavors) {
                 self.read_flavors();
+            } else if of_classes {
+                self.count_resources();
             }
             self.read_claims();
             self.resolve_groups();
@@ -133,7 +136,10 @@ impl Index {
             requests: &self.requests.of_pods,
             is_settled: &|request| self.is_settled(request),
         };
-        let formed = gangs::form(&inputs);
+        let mut formed = gangs::form(&inputs);
+        if let Some(formed) = &mut formed {
+            self.require_memory(formed, gang.as_deref(), &pods);
+        }
         self.note_tier_use(key, formed.as_ref());
         let names_level = |formed: &FormedGang| formed.spec.topology.is_some();
         if formed.as_ref().is_some_and(names_level) {

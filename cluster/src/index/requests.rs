@@ -1,10 +1,14 @@
 //! What pods and claims ask for, kept until something that it depends on changes.
 
-use std::{collections::BTreeSet, mem, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    mem,
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::PodResourceClaim;
 use muster_api::{ClaimByName, Reason, keys};
-use muster_engine::{self as engine, NodeFilterId, PodResources, SelectorId};
+use muster_engine::{self as engine, NodeFilterId, PodResources, ResourceName, SelectorId};
 
 use super::{Index, NamespacedName};
 use crate::{
@@ -135,7 +139,7 @@ impl Index {
     ) -> Result<PodRequest, PendingReason> {
         let object = format!("pod {}", pod::name(pod));
         let kept = self.our_pod(key);
-        let resources = match kept.map(|kept| kept.resources.clone()) {
+        let mut resources = match kept.map(|kept| kept.resources.clone()) {
             Some(resources) => {
                 resources.map_err(|error| UnsupportedField::from(error).wait(&object))?
             }
@@ -155,7 +159,13 @@ impl Index {
             Some(NodeRules::of_pod(pod).map_err(|error| error.wait(&object))?)
         };
         let (mut claims, has_excepted) = self.claims_of(pod, &object)?;
-        claims.extend(self.claims_by_name(pod, &object, &resources, !claims.is_empty())?);
+        let views = &self.views;
+        let of_classes = views
+            .class_resources
+            .take_from(&mut resources, &views.counted_resources);
+        let by_name =
+            self.claims_by_name(pod, &object, (&resources, &of_classes), !claims.is_empty())?;
+        claims.extend(by_name);
         // Last, so that no filter is interned for a pod that waits for something else.
         let filter = match rules {
             Some(rules) => self
@@ -179,17 +189,20 @@ impl Index {
         })
     }
 
-    /// The claims of a pod for what it asks for of device plugins. Once it is placed it is charged as it runs, whatever it asks for; but what
-    /// nobody counts yet would be charged to nobody for as long as it runs, so a pod without claims is not understood before.
+    /// The claims of a pod for what it asks for of device plugins, and by the names of DeviceClasses. Once it is placed it is charged as
+    /// it runs, whatever it asks for; but what nobody counts yet would be charged to nobody for as long as it runs, so a pod without
+    /// claims is not understood before.
     fn claims_by_name(
         &self,
         pod: &ObservedPod,
         object: &str,
-        resources: &PodResources,
+        (resources, of_classes): (&PodResources, &BTreeMap<ResourceName, i64>),
         has_claims: bool,
     ) -> Result<Vec<engine::Claim>, PendingReason> {
         let counted = &self.views.counted_resources;
-        let asked: Vec<_> = device_plugin::asked(resources, &self.config.managed).collect();
+        let of_plugins = device_plugin::asked(resources, &self.config.managed);
+        let of_classes = of_classes.iter().map(|(name, units)| (name, *units));
+        let asked: Vec<_> = of_plugins.chain(of_classes).collect();
         if !pod.is_placed() {
             device_plugin::check(&asked, has_claims).map_err(|error| error.wait(object))?;
         }
@@ -207,6 +220,16 @@ impl Index {
                      {name} and gives the Team quota of it, or the pod asks by spec.resourceClaims"
                 ),
             });
+        }
+        let mut of_classes = asked.iter().map(|(name, _)| *name).filter(|name| {
+            name.as_str()
+                .starts_with(keys::DEVICE_CLASS_RESOURCE_PREFIX)
+        });
+        let unknown = of_classes.find(|name| counted.selector(name).is_none());
+        if let Some(name) = unknown.filter(|_| !pod.is_placed()) {
+            let field = format!("resources.limits[{name}]");
+            let why = "its DeviceClass does not exist, or is not understood";
+            return Err(UnsupportedField::new(field, why).wait(object));
         }
         let claims = asked.into_iter().filter_map(|(name, units)| {
             let name = ClaimByName {
@@ -271,6 +294,15 @@ impl Index {
                 .objects
                 .resource_claims
                 .get(&NamespacedName::new(namespace, name));
+            // It stands for what another pod asks for, and would be taken for that.
+            if claim.is_some_and(|claim| ClaimByName::parse(&claim.uid).is_some()) {
+                return Err(UnsupportedField::new(
+                    field,
+                    format!(
+                        "ResourceClaim {name} is kube-scheduler's, for another pod; name one of your own"
+                    ),
+                ));
+            }
             return Ok(claim.filter(|claim| !claim.is_going).map_or_else(
                 || Named::Missing(format!("{field}: ResourceClaim {name} does not exist")),
                 Named::Claim,
@@ -392,7 +424,8 @@ impl Index {
             .flavors
             .iter()
             .any(|flavor| flavor.selector() == Some(selector));
-        if !by_flavor && self.claims_by_selector.of(&selector).next().is_none() {
+        let by_resource = self.views.counted_resources.uses(selector);
+        if !by_flavor && !by_resource && self.claims_by_selector.of(&selector).next().is_none() {
             self.selectors.forget(selector);
             self.docket.remove(Rule::Selector(selector));
             self.try_again.remove(&Rule::Selector(selector));

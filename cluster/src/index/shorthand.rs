@@ -1,11 +1,16 @@
-//! Pods that only say how many GPUs they need: whether what was made of it is what they said.
+//! What pods say about the GPUs that they need: whether what was made of a shorthand is what it says, and whether a pod says how much
+//! memory it needs where its Team requires that.
 
-use std::{collections::BTreeMap, mem};
+use std::{collections::BTreeMap, mem, sync::Arc};
+
+use muster_api::{ClaimByName, Gang, Reason, VramPolicy, keys};
 
 use super::{Index, NamespacedName, requests::Named};
 use crate::{
+    formed::{FormedGang, PendingReason},
+    gangs::NamespaceTeam,
     pod::{self, ObservedPod},
-    shorthand::{CLAIM_NAME, Shorthand},
+    shorthand::{CLAIM_NAME, ClassMemory, MemoryDeclaration, Shorthand, resource_says_memory},
     unsupported_field::UnsupportedField,
 };
 
@@ -59,5 +64,65 @@ impl Index {
         };
         let field = format!("spec.resourceClaims[{index}] ({CLAIM_NAME})");
         Err(UnsupportedField::new(field, why))
+    }
+
+    /// Has a gang wait whose Team requires that pods say how much GPU memory they need, if one does not say it.
+    ///
+    /// The webhook refuses such a pod when it is created, by what it knows then: a claim or a template that was made a moment before it lets
+    /// pass, and so is what came in while the webhook was down, or before the Team required it. Here everything is known. What was
+    /// admitted stays as it is: a policy that changes ends nobody's run.
+    pub(super) fn require_memory(
+        &self,
+        formed: &mut FormedGang,
+        gang: Option<&Gang>,
+        pods: &[Arc<ObservedPod>],
+    ) {
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        let is_admitted = status.is_some_and(|status| status.admission.is_some());
+        if is_admitted || formed.excepted || formed.wait.is_some() {
+            return;
+        }
+        let NamespaceTeam::Is(team) = self.namespace_team(&formed.key.namespace) else {
+            return;
+        };
+        if team.spec.vram != VramPolicy::Required {
+            return;
+        }
+        let mut waiting = pods.iter().filter(|pod| !pod.is_placed());
+        formed.wait = waiting.find_map(|pod| {
+            let field = self.silent_about_memory(pod)?;
+            let team = team.metadata.name.as_deref().unwrap_or_default();
+            Some(PendingReason {
+                reason: Reason::VramNotDeclared,
+                details: format!(
+                    "pod {}: {field}: Team {team} requires that pods say how much GPU memory they need; create it anew with the annotation \
+                     {}, or with a claim that asks for memory",
+                    pod::name(pod),
+                    keys::VRAM
+                ),
+            })
+        });
+    }
+
+    /// By which field the pod asks for GPUs without a word about memory.
+    fn silent_about_memory(&self, pod: &ObservedPod) -> Option<String> {
+        let classes = self.objects.device_classes.items();
+        let class = |name: &str| {
+            let spec = classes.get(name)?.spec.as_ref()?;
+            Some(ClassMemory::of(spec))
+        };
+        for (index, named) in pod.claims().iter().enumerate() {
+            if let Ok(Named::Claim(claim)) = self.named_claim(pod, named, index)
+                && let Some(spec) = &claim.spec
+                && let Some(field) = MemoryDeclaration::of(spec).missing(class)
+            {
+                return Some(format!("ResourceClaim {}: {field}", claim.name));
+            }
+        }
+        let request = self.requests.of_pods.get(pod::uid(pod))?.as_ref().ok()?;
+        let claims = request.pod.claims.iter();
+        let mut by_name = claims.filter_map(|claim| ClaimByName::parse(claim.uid.as_str()));
+        let silent = by_name.find(|name| !resource_says_memory(name.resource))?;
+        Some(format!("resources.limits[{}]", silent.resource))
     }
 }

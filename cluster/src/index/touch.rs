@@ -37,6 +37,8 @@ pub(super) struct Dirty {
     pub(super) nodes: BTreeSet<String>,
     pub(super) all_nodes: bool,
     pub(super) flavors: bool,
+    /// A DeviceClass changed, and with it what resources may stand for.
+    pub(super) class_resources: bool,
     /// Filters that may have lost their last user.
     pub(super) filters: BTreeSet<NodeFilterId>,
     /// Teams, Cohorts, Flavors and Topologies that the engine must be told about.
@@ -135,8 +137,9 @@ impl Index {
         self.touched.gangs.extend(users);
     }
 
-    /// Claims that name the class are read again.
+    /// Claims that name the class are read again, and so are pods that ask for its devices by the name of a resource.
     pub(super) fn class_changed<V>(&mut self, name: &str, _: &Changed<V>) {
+        self.touched.class_resources = true;
         let users: Vec<NamespacedName> = self.claims_by_class.of(name).cloned().collect();
         for claim in users {
             self.touch_users(&claim);

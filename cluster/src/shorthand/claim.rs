@@ -5,7 +5,7 @@ use k8s_openapi::{
         core::v1::{Pod, PodResourceClaim},
         resource::v1::{
             CELDeviceSelector, DeviceClaim, DeviceConstraint, DeviceRequest, DeviceSelector,
-            ExactDeviceRequest, ResourceClaimSpec, ResourceClaimTemplate,
+            DeviceSubRequest, ExactDeviceRequest, ResourceClaimSpec, ResourceClaimTemplate,
             ResourceClaimTemplateSpec,
         },
     },
@@ -13,13 +13,20 @@ use k8s_openapi::{
 };
 use muster_api::keys;
 
-use super::Shorthand;
+use super::{
+    Shorthand,
+    ladder::{self, Rung},
+};
 use crate::{pod, quantity, stable_suffix};
 
 /// Name of the claim in `spec.resourceClaims` of the pod, and of what a container refers to.
 pub const CLAIM_NAME: &str = "muster-gpus";
 /// Name of the one request of the claim.
 const REQUEST_NAME: &str = "gpus";
+/// How the alternatives of that request are called, each with its number, from 1 on.
+const RUNG_NAME: &str = "size";
+/// The allocation mode in which a request has a number of devices.
+const EXACT_COUNT: &str = "ExactCount";
 /// Label by which our templates are found.
 const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
 
@@ -36,11 +43,12 @@ impl Shorthand {
     /// Name of the template: what it asks for in words, and a suffix made from its spec. Templates cannot be
     /// changed; a release that writes another spec for the same words makes another one beside the old.
     pub fn template_name(&self) -> String {
-        let mut words = vec![
-            "muster".to_owned(),
-            self.gpus.to_string(),
-            if self.gpus == 1 { "gpu" } else { "gpus" }.to_owned(),
-        ];
+        let mut words = vec!["muster".to_owned()];
+        words.extend(match self.gpus {
+            None => vec!["vram".to_owned()],
+            Some(1) => vec!["1".to_owned(), "gpu".to_owned()],
+            Some(gpus) => vec![gpus.to_string(), "gpus".to_owned()],
+        });
         words.extend(self.memory_text().map(|memory| memory.to_ascii_lowercase()));
         words.extend(self.constrained_by().map(|by| by.as_str().to_owned()));
         let spec = serde_json::to_string(&self.claim_spec()).unwrap_or_default();
@@ -51,33 +59,17 @@ impl Shorthand {
     /// What the claim asks for. Every field that the API server would set is set, so that what is stored
     /// compares equal.
     pub fn claim_spec(&self) -> ResourceClaimSpec {
-        let selector = self.memory_text().map(|memory| {
-            let expression = format!(
-                "device.capacity['{}'].memory.compareTo(quantity('{memory}')) >= 0",
-                keys::DRIVER
-            );
-            DeviceSelector {
-                cel: Some(CELDeviceSelector { expression }),
-            }
-        });
         let constraint = self.constrained_by().map(|by| DeviceConstraint {
             match_attribute: Some(format!("{}/{}", keys::DRIVER, by.attribute())),
             ..DeviceConstraint::default()
         });
-        let exactly = ExactDeviceRequest {
-            device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
-            allocation_mode: Some("ExactCount".to_owned()),
-            count: Some(i64::from(self.gpus)),
-            selectors: selector.map(|selector| vec![selector]),
-            ..ExactDeviceRequest::default()
+        let request = match (self.gpus, self.least_bytes()) {
+            (None, Some(least_bytes)) => smallest(least_bytes),
+            (gpus, least_bytes) => whole(gpus.unwrap_or(1), least_bytes),
         };
         ResourceClaimSpec {
             devices: Some(DeviceClaim {
-                requests: Some(vec![DeviceRequest {
-                    name: REQUEST_NAME.to_owned(),
-                    exactly: Some(exactly),
-                    ..DeviceRequest::default()
-                }]),
+                requests: Some(vec![request]),
                 constraints: constraint.map(|constraint| vec![constraint]),
                 ..DeviceClaim::default()
             }),
@@ -108,7 +100,59 @@ impl Shorthand {
 
     /// One GPU has nobody to be connected to.
     fn constrained_by(&self) -> Option<super::Interconnect> {
-        self.interconnect.filter(|_| self.gpus > 1)
+        self.interconnect.filter(|_| self.gpus() > 1)
+    }
+}
+
+/// So many whole GPUs.
+fn whole(gpus: u32, least_bytes: Option<i64>) -> DeviceRequest {
+    let selector = least_bytes.map(|least_bytes| {
+        selector(Rung {
+            least_bytes,
+            end_bytes: None,
+        })
+    });
+    DeviceRequest {
+        name: REQUEST_NAME.to_owned(),
+        exactly: Some(ExactDeviceRequest {
+            device_class_name: keys::DEVICE_CLASS_GPU.to_owned(),
+            allocation_mode: Some(EXACT_COUNT.to_owned()),
+            count: Some(i64::from(gpus)),
+            selectors: selector.map(|selector| vec![selector]),
+            ..ExactDeviceRequest::default()
+        }),
+        ..DeviceRequest::default()
+    }
+}
+
+/// The smallest device with so much memory, whole or a slice. No rung is of one kind alone: a small GPU is less than half of a large one.
+fn smallest(least_bytes: i64) -> DeviceRequest {
+    let rungs = ladder::rungs(least_bytes).into_iter().enumerate();
+    let rungs = rungs.map(|(index, rung)| DeviceSubRequest {
+        name: format!("{RUNG_NAME}-{}", index + 1),
+        device_class_name: keys::DEVICE_CLASS_GPU_OR_SLICE.to_owned(),
+        allocation_mode: Some(EXACT_COUNT.to_owned()),
+        count: Some(1),
+        selectors: Some(vec![selector(rung)]),
+        ..DeviceSubRequest::default()
+    });
+    DeviceRequest {
+        name: REQUEST_NAME.to_owned(),
+        first_available: Some(rungs.collect()),
+        ..DeviceRequest::default()
+    }
+}
+
+/// Devices on that rung. Some GPUs tell no memory; to look at it would be an error, which ends kube-scheduler's whole attempt.
+fn selector(rung: Rung) -> DeviceSelector {
+    let memory = format!("device.capacity['{}'].memory", keys::DRIVER);
+    let least = quantity::written_bytes(rung.least_bytes);
+    let mut expression = format!("has({memory}) && {memory}.compareTo(quantity('{least}')) >= 0");
+    if let Some(end) = rung.end_bytes.map(quantity::written_bytes) {
+        expression = format!("{expression} && {memory}.compareTo(quantity('{end}')) < 0");
+    }
+    DeviceSelector {
+        cel: Some(CELDeviceSelector { expression }),
     }
 }
 

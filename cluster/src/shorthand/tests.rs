@@ -1,6 +1,10 @@
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
+use k8s_openapi::api::{
+    core::v1::Pod,
+    resource::v1::{DeviceClass, DeviceRequest, DeviceSelector, ResourceClaim, ResourceSlice},
+};
+use muster_api::device_class;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -9,7 +13,7 @@ use crate::{
     claims::{ClaimReader, ClaimRequest, ClaimSpecs},
     devices::DeviceKinds,
     index::NamespacedName,
-    selectors::Selectors,
+    selectors::{Expressions, Selectors, Verdict},
     shares::Shares,
 };
 
@@ -40,6 +44,8 @@ fn without_its_annotations_there_is_no_shorthand() {
 fn what_is_not_said_is_one_gpu_of_any_kind() {
     let large = valid(&[("vram", "40Gi")]);
     assert_eq!((large.gpus(), large.memory_bytes()), (1, Some(40 << 30)));
+    assert!(large.takes_slices());
+    assert!(!valid(&[("gpus", "1"), ("vram", "40Gi")]).takes_slices());
     let many = valid(&[("gpus", "32"), ("container", "train")]);
     assert_eq!((many.gpus(), many.memory_bytes()), (32, None));
     assert_eq!(many.container(), Some("train"));
@@ -139,8 +145,9 @@ fn a_template_is_named_by_what_it_asks_for() {
     for (pairs, beginning) in [
         (vec![("gpus", "1")], "muster-1-gpu-"),
         (vec![("gpus", "8")], "muster-8-gpus-"),
-        (vec![("vram", "40Gi")], "muster-1-gpu-40gi-"),
-        (vec![("vram", "80G")], "muster-1-gpu-80g-"),
+        (vec![("gpus", "1"), ("vram", "40Gi")], "muster-1-gpu-40gi-"),
+        (vec![("vram", "40Gi")], "muster-vram-40gi-"),
+        (vec![("vram", "80G")], "muster-vram-80g-"),
         (
             vec![
                 ("gpus", "2"),
@@ -158,22 +165,42 @@ fn a_template_is_named_by_what_it_asks_for() {
 
 #[test]
 fn the_same_request_has_one_template_however_it_is_written() {
+    let alone = valid(&[("vram", "40Gi")]);
     let one = valid(&[("gpus", "1"), ("vram", "40Gi")]);
-    for other in [
-        valid(&[("vram", "40960Mi")]),
-        valid(&[("vram", "42949672960"), ("container", "second")]),
-        valid(&[("gpus", "1"), ("vram", "40Gi"), ("interconnect", "nvlink")]),
+    for (one, other) in [
+        (&alone, valid(&[("vram", "40960Mi")])),
+        (
+            &alone,
+            valid(&[("vram", "42949672960"), ("container", "second")]),
+        ),
+        (
+            &one,
+            valid(&[("gpus", "1"), ("vram", "40Gi"), ("interconnect", "nvlink")]),
+        ),
+        (&one, valid(&[("gpus", "1"), ("vram", "40960Mi")])),
     ] {
         assert_eq!(one.template_name(), other.template_name());
         assert_eq!(one.claim_spec(), other.claim_spec());
     }
     for other in [
-        valid(&[("vram", "40G")]),
-        valid(&[("gpus", "2"), ("vram", "40Gi")]),
-        valid(&[("gpus", "2"), ("vram", "40Gi"), ("interconnect", "nvlink")]),
+        &alone,
+        &valid(&[("vram", "40G")]),
+        &valid(&[("gpus", "2"), ("vram", "40Gi")]),
+        &valid(&[("gpus", "2"), ("vram", "40Gi"), ("interconnect", "nvlink")]),
     ] {
         assert_ne!(one.template_name(), other.template_name());
     }
+}
+
+#[test]
+fn an_amount_that_is_given_later_is_the_same_as_one_that_is_written_and_none_is_overridden() {
+    let given = valid(&[("gpus", "2")]).with_memory("40Gi").unwrap();
+    let written = valid(&[("gpus", "2"), ("vram", "40Gi")]);
+    assert_eq!(given, written);
+    assert_eq!(written.clone().with_memory("80Gi").unwrap(), written);
+    let error = valid(&[("gpus", "2")]).with_memory("40").unwrap_err();
+    assert_eq!(error.annotation, keys::VRAM);
+    assert!(check_memory("40").is_err() && check_memory("40Gi").is_ok());
 }
 
 #[test]
@@ -195,7 +222,7 @@ fn the_template_is_what_a_user_would_write() {
                 "requests": [{"name": "gpus", "exactly": {
                     "deviceClassName": "gpu.muster.dev", "allocationMode": "ExactCount", "count": 2,
                     "selectors": [{"cel": {"expression":
-                        "device.capacity['gpu.muster.dev'].memory.compareTo(quantity('40Gi')) >= 0"}}],
+                        "has(device.capacity['gpu.muster.dev'].memory) && device.capacity['gpu.muster.dev'].memory.compareTo(quantity('39943195853')) >= 0"}}],
                 }}],
                 "constraints": [{"matchAttribute": "gpu.muster.dev/nvlinkQuad"}],
             }}},
@@ -203,30 +230,147 @@ fn the_template_is_what_a_user_would_write() {
     );
 }
 
-/// A slice with one device, as our driver publishes it.
-fn slice(memory: &str) -> k8s_openapi::api::resource::v1::ResourceSlice {
-    serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {
+#[test]
+fn an_amount_alone_asks_for_the_smallest_device_that_has_it() {
+    let asked = valid(&[("vram", "80Gi")]);
+    let memory = "device.capacity['gpu.muster.dev'].memory";
+    let rung = |number: u32, least: &str, end: Option<&str>| {
+        let mut expression =
+            format!("has({memory}) && {memory}.compareTo(quantity('{least}')) >= 0");
+        if let Some(end) = end {
+            expression.push_str(&format!(" && {memory}.compareTo(quantity('{end}')) < 0"));
+        }
+        json!({"name": format!("size-{number}"), "deviceClassName": "gpu-or-slice.muster.dev",
+            "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": expression}}]})
+    };
+    // 93 % of 80Gi, and 1.25, 1.75, 3 and 5.5 times as much.
+    assert_eq!(
+        serde_json::to_value(asked.claim_spec()).unwrap(),
+        json!({"devices": {"requests": [{"name": "gpus", "firstAvailable": [
+            rung(1, "79886391706", Some("99857989633")),
+            rung(2, "99857989633", Some("139801185486")),
+            rung(3, "139801185486", Some("239659175118")),
+            rung(4, "239659175118", Some("439375154383")),
+            rung(5, "439375154383", None),
+        ]}]}})
+    );
+}
+
+/// What a request or one of its alternatives takes of devices with this `type` and memory: a class's expressions and its own.
+fn takes(class: &str, selectors: Option<&Vec<DeviceSelector>>, device: &Value) -> bool {
+    let mut classes = device_class::SHIPPED.iter();
+    let class = classes.find(|one| one.name == class).unwrap();
+    let own = selectors.into_iter().flatten();
+    let own = own.map(|selector| selector.cel.as_ref().unwrap().expression.clone());
+    let texts: Vec<String> = std::iter::once(class.selector.to_owned())
+        .chain(own)
+        .collect();
+    let slice: ResourceSlice = serde_json::from_value(json!({"metadata": {"name": "s"}, "spec": {
         "driver": keys::DRIVER, "nodeName": "n",
-        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
-        "devices": [{"name": "gpu-0", "capacity": {"memory": {"value": memory}}}],
+        "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1}, "devices": [device],
     }}))
-    .unwrap()
+    .unwrap();
+    let slice = DeviceKinds::default().slice(std::sync::Arc::new(slice), None);
+    let verdict = Expressions::compile(&texts)
+        .unwrap()
+        .evaluate(&slice.devices[0]);
+    assert!(
+        !matches!(verdict, Verdict::Fails(_)),
+        "{verdict:?}: {device}"
+    );
+    verdict == Verdict::Matches
+}
+
+/// The alternative that takes such a device, from 0 on; `None`: none does.
+fn taken_by(asked: &Shorthand, kind: Option<&str>, memory: Option<&str>) -> Option<usize> {
+    let mut device = json!({"name": "gpu-0", "attributes": {}, "capacity": {}});
+    if let Some(kind) = kind {
+        device["attributes"]["type"] = json!({"string": kind});
+    }
+    if let Some(memory) = memory {
+        device["capacity"]["memory"] = json!({"value": memory});
+    }
+    let requests = asked.claim_spec().devices.unwrap().requests.unwrap();
+    let DeviceRequest {
+        exactly,
+        first_available,
+        ..
+    } = &requests[0];
+    if let Some(exactly) = exactly {
+        let takes = takes(
+            &exactly.device_class_name,
+            exactly.selectors.as_ref(),
+            &device,
+        );
+        return takes.then_some(0);
+    }
+    let taking: Vec<usize> = first_available
+        .iter()
+        .flatten()
+        .enumerate()
+        .filter(|(_, one)| takes(&one.device_class_name, one.selectors.as_ref(), &device))
+        .map(|(index, _)| index)
+        .collect();
+    assert!(
+        taking.len() <= 1,
+        "one device stands on two rungs: {taking:?}"
+    );
+    taking.first().copied()
 }
 
 #[test]
-fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
-    let asked = valid(&[("gpus", "4"), ("vram", "40Gi"), ("interconnect", "nvlink")]);
+fn the_claim_takes_only_devices_that_fit_nominally_and_smaller_ones_first() {
+    let whole = valid(&[("gpus", "2"), ("vram", "40Gi")]);
+    let any_whole = valid(&[("gpus", "2")]);
+    let alone = valid(&[("vram", "10Gi")]);
+    for (asked, kind, memory, taken) in [
+        (&whole, Some("gpu"), Some("40Gi"), Some(0)),
+        // An A100 of 40 GB, from a driver that says no type; and one byte less than what counts.
+        (&whole, None, Some("39943195853"), Some(0)),
+        (&whole, Some("gpu"), Some("39943195852"), None),
+        (&whole, Some("gpu"), Some("81559Mi"), Some(0)),
+        (&whole, Some("mig"), Some("81152Mi"), None),
+        (&whole, Some("gpu"), None, None),
+        (&any_whole, Some("gpu"), None, Some(0)),
+        (&any_whole, Some("mig"), None, None),
+        (&any_whole, Some("vfio"), None, None),
+        // 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb of an A100, the whole one, and a T4.
+        (&alone, Some("mig"), Some("9856Mi"), Some(0)),
+        (&alone, Some("gpu"), Some("15Gi"), Some(1)),
+        (&alone, Some("mig"), Some("19968Mi"), Some(2)),
+        (&alone, Some("mig"), Some("40192Mi"), Some(3)),
+        (&alone, Some("mig"), Some("80384Mi"), Some(4)),
+        (&alone, None, Some("81920Mi"), Some(4)),
+        (&alone, Some("gpu"), Some("288Gi"), Some(6)),
+        (&alone, Some("gpu"), Some("999Gi"), Some(7)),
+        (&alone, Some("mig"), Some("4864Mi"), None),
+        (&alone, Some("mig"), None, None),
+        (&alone, Some("vfio"), Some("40Gi"), None),
+    ] {
+        assert_eq!(
+            taken_by(asked, kind, memory),
+            taken,
+            "{asked:?}: {kind:?} of {memory:?}"
+        );
+    }
+}
+
+/// What the planner makes of the claim: how many devices of each alternative, and what they have in common.
+fn understood(asked: &Shorthand) -> (Vec<u32>, Vec<String>) {
     let claim = ResourceClaim {
         spec: Some(asked.claim_spec()),
         ..ResourceClaim::default()
     };
-    let class = serde_json::from_value(crate::testing::device_class()).unwrap();
-    let classes = [("gpu.muster.dev".to_owned(), std::sync::Arc::new(class))].into();
-    let mut selectors = Selectors::default();
+    let classes = device_class::SHIPPED.map(|class| {
+        let expression = json!([{"cel": {"expression": class.selector}}]);
+        let object = json!({"metadata": {"name": class.name}, "spec": {"selectors": expression}});
+        let object: DeviceClass = serde_json::from_value(object).unwrap();
+        (class.name.to_owned(), std::sync::Arc::new(object))
+    });
     let mut reader = ClaimReader {
-        classes: &classes,
+        classes: &classes.into(),
         excepted: &BTreeSet::new(),
-        selectors: &mut selectors,
+        selectors: &mut Selectors::default(),
         shares: &mut Shares::default(),
         key: &NamespacedName::new("ml", "c"),
         new_selectors: BTreeSet::new(),
@@ -240,23 +384,22 @@ fn the_claim_is_understood_and_takes_only_devices_with_the_memory() {
     else {
         panic!("it is charged");
     };
-    assert_eq!((requests.len(), requests[0].choices[0].count), (1, 4));
-    assert_eq!(
-        constraints[0].attribute.as_str(),
-        "gpu.muster.dev/nvlinkGroup"
-    );
-    for (memory, matches) in [("40Gi", true), ("85899345920", true), ("40959Mi", false)] {
-        let mut kinds = DeviceKinds::default();
-        let slice = kinds.slice(std::sync::Arc::new(slice(memory)), None);
-        let mut selectors = selectors.clone();
-        let id = requests[0].choices[0].selector;
-        while let Some(request) = selectors.request(id, &kinds) {
-            selectors.give(request.judge(&|| std::time::Duration::ZERO), &kinds);
-        }
-        let verdicts = selectors.verdicts(&slice.devices[0]);
-        assert_eq!(verdicts.matching.contains(&id), matches, "{memory}");
-        assert!(verdicts.fails.is_empty(), "{memory}");
-    }
+    assert_eq!(requests.len(), 1);
+    let choices = requests[0].choices.iter();
+    let attributes = constraints.iter().map(|one| one.attribute.to_string());
+    (
+        choices.map(|choice| choice.count).collect(),
+        attributes.collect(),
+    )
+}
+
+#[test]
+fn the_planner_understands_both_forms_of_the_claim() {
+    let counted = valid(&[("gpus", "4"), ("vram", "40Gi"), ("interconnect", "nvlink")]);
+    let connected = vec!["gpu.muster.dev/nvlinkGroup".to_owned()];
+    assert_eq!(understood(&counted), (vec![4], connected));
+    let alone = valid(&[("vram", "10Gi")]);
+    assert_eq!(understood(&alone), (vec![1; 8], Vec::new()));
 }
 
 fn referring_pod(annotation: &str, reference: &Value, status: &Value) -> Pod {
@@ -327,6 +470,9 @@ proptest! {
                 prop_assert!(name.len() <= 63, "{name}");
                 prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{name}");
                 prop_assert!((1..=MAX_GPUS).contains(&shorthand.gpus()));
+                let requests = shorthand.claim_spec().devices.unwrap().requests.unwrap();
+                let alternatives = requests[0].first_available.as_ref().map_or(1, Vec::len);
+                prop_assert!((1..=8).contains(&alternatives), "{alternatives}");
             }
             Ok(None) => prop_assert!(given.is_empty()),
             Err(errors) => prop_assert!(!errors.is_empty() && errors.iter().all(|error| error.why.len() < 600)),

@@ -67,17 +67,19 @@ pub fn of_classes(
     let mut findings = Vec::new();
     for (class, resource) in &classes.found {
         let is_managed = devices.stands_for_devices(resource);
-        if is_managed && !enforces {
+        // What pods ask for of the class of whole GPUs is planned, charged and permitted.
+        if is_managed && (!enforces || class == keys::DEVICE_CLASS_GPU) {
             continue;
         }
         let (message, remedy) = if is_managed {
             (
                 format!(
                     "its spec.extendedResourceName is {resource}, and mode is Enforce: kube-scheduler makes the claims of pods that \
-                     ask for it, which no permit names, so the driver does not prepare them and these pods do not start"
+                     ask for it, which no permit names, so the driver does not prepare them and these pods do not start; only the class \
+                     {} may name one",
+                    keys::DEVICE_CLASS_GPU
                 ),
-                "Take extendedResourceName off the DeviceClass (deviceClass.extendedResourceName=\"\" in the chart's values), and have \
-                 these pods ask by a ResourceClaim or by muster.dev/gpus"
+                "Take extendedResourceName off the DeviceClass, and have these pods ask by a ResourceClaim or by muster.dev/gpus"
                     .to_owned(),
             )
         } else {
@@ -160,6 +162,16 @@ mod tests {
         let theirs = "device.driver == 'gpu.nvidia.com'";
         for (class, enforces, expected) in [
             (class("a", None, &[ours]), true, None),
+            (
+                class("gpu.muster.dev", Some("nvidia.com/gpu"), &[ours]),
+                true,
+                None,
+            ),
+            (
+                class("gpu.muster.dev", Some("example.com/gpu"), &[ours]),
+                true,
+                Some("not among the managed resources"),
+            ),
             (
                 class("a", Some("nvidia.com/gpu"), &[ours]),
                 true,

@@ -40,8 +40,12 @@ const TEAMS: &str = "teams.muster.dev";
 const TEAMS_WEBHOOK: &str = "teams.muster.dev";
 /// What the dry run asks for.
 const CREATED_TEAM: Guard = guards::muster(&["teams"], guards::CREATE);
-/// The webhook that is asked about Jobs: a courtesy, which fails open.
-const JOBS_WEBHOOK: &str = "jobs.muster.dev";
+/// Webhooks that are a courtesy, and fail open: what they say of Jobs is said of their pods again, what of claims by the driver.
+const COURTESIES: [&str; 3] = [
+    "jobs.muster.dev",
+    "resourceclaims.muster.dev",
+    "resourceclaimtemplates.muster.dev",
+];
 
 /// Before the release's name: the configuration is to be the last one.
 const MUTATING_PREFIX: &str = "zz-";
@@ -275,8 +279,8 @@ fn of_webhooks(
         if bundle.is_none_or(|bundle| bundle.0.is_empty()) {
             without.add(|| webhook.name.to_owned());
         }
-        if webhook.name != JOBS_WEBHOOK && webhook.failure.is_some_and(|failure| failure != "Fail")
-        {
+        let is_courtesy = COURTESIES.contains(&webhook.name);
+        if !is_courtesy && webhook.failure.is_some_and(|failure| failure != "Fail") {
             open.add(|| webhook.name.to_owned());
         }
     }
@@ -578,7 +582,7 @@ mod tests {
         let validating = with_quota(&pods);
         let without = webhook("pods.muster.dev", "", "Fail");
         let open = webhook("pods.muster.dev", "YQ==", "Ignore");
-        let jobs = webhook("jobs.muster.dev", "YQ==", "Ignore");
+        let courtesies = COURTESIES.map(|name| webhook(name, "YQ==", "Ignore"));
         let open_teams = webhook("teams.muster.dev", "YQ==", "Ignore");
         let later = configuration("zzz-other", std::slice::from_ref(&pods));
         let earlier = configuration("other", std::slice::from_ref(&pods));
@@ -612,7 +616,7 @@ mod tests {
                 vec![ours.clone()],
                 Some(configuration(
                     "muster",
-                    &[vec![pods.clone(), jobs], quota.clone()].concat(),
+                    &[vec![pods.clone()], courtesies.to_vec(), quota.clone()].concat(),
                 )),
                 vec![Passed],
             ),

@@ -279,6 +279,7 @@ mod tests {
             },
             state,
             call: None,
+            by_name: None,
             pods: pods.iter().map(|pod| (*pod).to_owned()).collect(),
             devices: vec![RecordedDevice {
                 request: "gpu".to_owned(),
@@ -287,6 +288,7 @@ mod tests {
                 unit: Unit::whole("GPU-0"),
                 minor: 0,
                 admin_access,
+                slice: None,
             }],
         }
     }

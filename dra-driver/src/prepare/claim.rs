@@ -1,6 +1,7 @@
 //! A ResourceClaim, reduced to what this driver needs of it.
 
-use k8s_openapi::api::resource::v1::ResourceClaim;
+use k8s_openapi::api::resource::v1::{DeviceAllocationResult, ResourceClaim};
+use muster_cluster::{device_config, device_plugin};
 use serde::{Deserialize, Serialize};
 
 /// Which claim, as the kubelet names it.
@@ -29,6 +30,11 @@ impl std::fmt::Display for ClaimRef {
 pub struct Claim {
     /// Which claim it is.
     pub reference: ClaimRef,
+    /// What it is permitted as, if kube-scheduler made it for what a pod asks for by the name of a resource: it had no UID yet when the pod
+    /// was admitted.
+    pub by_name: Option<String>,
+    /// Why parameters that it, or its DeviceClass, has for this driver cannot be used; `None`: they can, or there are none.
+    pub invalid_config: Option<String>,
     /// UIDs of the pods that it is reserved for.
     pub pods: Vec<String>,
     /// The part of its allocation that this driver handles, in the order of the allocation; `None` while it is not allocated.
@@ -94,12 +100,34 @@ impl Claim {
                     })
                     .collect()
             });
+        let allocation = status.and_then(|status| status.allocation.as_ref());
+        let allocated = allocation.and_then(|allocation| allocation.devices.as_ref());
         Ok(Self {
             reference,
+            by_name: device_plugin::made_by_scheduler(object),
+            invalid_config: allocated.and_then(invalid_config),
             pods,
             devices,
         })
     }
+
+    /// What stands for it in permits and charges: its UID, or the name that it is permitted by.
+    pub(super) fn permitted_as(&self) -> &str {
+        self.by_name.as_deref().unwrap_or(&self.reference.uid)
+    }
+}
+
+/// The first thing that is wrong with parameters for our driver. The webhook says it when the claim is created, if it is asked.
+fn invalid_config(allocated: &DeviceAllocationResult) -> Option<String> {
+    let config = allocated.config.iter().flatten().enumerate();
+    let mut ours = config.filter_map(|(index, one)| {
+        let field = format!("status.allocation.devices.config[{index}].opaque.parameters");
+        Some((field, device_config::of_ours(one.opaque.as_ref()?)?))
+    });
+    ours.find_map(|(field, parameters)| {
+        let errors = device_config::read(parameters, &field).err()?;
+        errors.first().map(ToString::to_string)
+    })
 }
 
 /// `gpu/large` is an alternative of the request `gpu`.
@@ -113,6 +141,29 @@ mod tests {
 
     fn claim(json: serde_json::Value) -> ResourceClaim {
         serde_json::from_value(json).unwrap()
+    }
+
+    #[test]
+    fn parameters_that_are_not_known_are_told_and_those_of_other_drivers_are_not_read() {
+        let of = |driver: &str, parameters: serde_json::Value| {
+            let config = serde_json::json!({"source": "FromClaim", "opaque": {"driver": driver, "parameters": parameters}});
+            let object = claim(serde_json::json!({
+                "metadata": {"uid": "c-1", "namespace": "ml", "name": "train"}, "spec": {},
+                "status": {"allocation": {"devices": {"config": [config], "results": []}}},
+            }));
+            Claim::read(&object, "gpu.muster.dev")
+                .unwrap()
+                .invalid_config
+        };
+        let good =
+            serde_json::json!({"apiVersion": "gpu.muster.dev/v1alpha1", "kind": "DeviceConfig"});
+        let mut bad = good.clone();
+        bad["sharing"] = serde_json::json!("MPS");
+        assert_eq!(of("gpu.muster.dev", good), None);
+        assert_eq!(of("gpu.example.com", bad.clone()), None);
+        let told = of("gpu.muster.dev", bad).unwrap();
+        let field = "status.allocation.devices.config[0].opaque.parameters.sharing: ";
+        assert!(told.starts_with(field), "{told}");
     }
 
     #[test]

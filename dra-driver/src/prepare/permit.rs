@@ -4,13 +4,14 @@ use muster_api::{Held, NodeDevices, Permit, Reason};
 
 use super::{
     claim::Claim,
-    disk::Disk,
+    disk::{Disk, Record},
     effect::{Inventory, Refusal},
 };
 
 /// Whether a live permit lets `claim` have its devices, and its charge covers them.
 ///
-/// The permit must name the claim by UID, and a pod that the claim is reserved for. What a claim costs is charged
+/// The permit must name the claim by UID (or by the name that kube-scheduler's own claims are permitted by), and a pod that the claim is
+/// reserved for. What a claim costs is charged
 /// once, so it may stand in the permit of any pod that shares it: every live permit that names the claim is
 /// looked at. `any_claim` breaks the rule that the permit must name the claim (a bug).
 pub(super) fn check(
@@ -25,7 +26,7 @@ pub(super) fn check(
         .permits
         .iter()
         .filter(|permit| !permit.withdrawn)
-        .filter(|permit| any_claim || permit.claim_uids.contains(&claim.reference.uid))
+        .filter(|permit| any_claim || names(permit, claim.permitted_as()))
         .collect();
     if !live
         .iter()
@@ -39,7 +40,7 @@ pub(super) fn check(
     let charges: Vec<Amount> = live
         .iter()
         .flat_map(|permit| &permit.charge.claims)
-        .filter(|charge| charge.uids.contains(&claim.reference.uid))
+        .filter(|charge| charge.uids.iter().any(|uid| uid == claim.permitted_as()))
         .map(|charge| Amount {
             gpus_milli: charge.gpus_milli,
             vram_bytes: charge.vram_bytes,
@@ -52,6 +53,34 @@ pub(super) fn check(
     }
     let largest = charges.into_iter().max().unwrap_or_default();
     Err(charge_exceeded(claim, taken, largest))
+}
+
+/// Whether the permit names what stands for a claim.
+pub(super) fn names(permit: &Permit, permitted_as: &str) -> bool {
+    permit.claim_uids.iter().any(|uid| uid == permitted_as)
+}
+
+/// Whether no other claim has devices by the name that this one is permitted by. A charge covers one of them: anybody may write a claim that
+/// says that kube-scheduler made it for a pod.
+pub(super) fn check_name(disk: &Disk, claim: &Claim) -> Result<(), Refusal> {
+    if claim.by_name.is_none() {
+        return Ok(());
+    }
+    let mut others = disk
+        .records
+        .values()
+        .filter(|other| other.holds() && other.claim.uid != claim.reference.uid);
+    let Some(other) = others.find(|other| other.by_name == claim.by_name) else {
+        return Ok(());
+    };
+    Err(Refusal {
+        reason: Some(Reason::NoPermit),
+        is_overlap: false,
+        message: format!(
+            "claim {}: what its pod asks for by the name of a resource claim {} holds, and the permit is for one of them",
+            claim.reference, other.claim
+        ),
+    })
 }
 
 /// What a claim takes, or is charged.
@@ -123,22 +152,25 @@ fn taken(claim: &Claim, inventory: &Inventory) -> Amount {
         })
 }
 
-/// What is recorded without a live permit, ascending by claim UID.
+/// What is recorded without a live permit, ascending by what is listed as the claim's UID: what stands for it in permits, so that the
+/// controller finds it by that.
 pub(super) fn held(disk: &Disk, node_devices: Option<&NodeDevices>) -> Vec<Held> {
-    let permitted = |uid: &String| {
+    let permitted = |record: &Record| {
         node_devices.is_some_and(|object| {
-            object
+            let mut live = object
                 .spec
                 .permits
                 .iter()
-                .any(|permit| !permit.withdrawn && permit.claim_uids.contains(uid))
+                .filter(|permit| !permit.withdrawn);
+            live.any(|permit| names(permit, record.permitted_as()))
         })
     };
-    disk.records
+    let mut held: Vec<Held> = disk
+        .records
         .values()
-        .filter(|record| record.holds() && !permitted(&record.claim.uid))
+        .filter(|record| record.holds() && !permitted(record))
         .map(|record| Held {
-            claim_uid: record.claim.uid.clone(),
+            claim_uid: record.permitted_as().to_owned(),
             namespace: record.claim.namespace.clone(),
             name: record.claim.name.clone(),
             pod_uid: record.pods.first().cloned(),
@@ -148,5 +180,7 @@ pub(super) fn held(disk: &Disk, node_devices: Option<&NodeDevices>) -> Vec<Held>
                 .map(|device| device.device.clone())
                 .collect(),
         })
-        .collect()
+        .collect();
+    held.sort_by(|one, other| one.claim_uid.as_str().cmp(other.claim_uid.as_str()));
+    held
 }

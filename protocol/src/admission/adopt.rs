@@ -144,7 +144,7 @@ fn claims_of(
         // Without the claims that are not charged.
         let request = context.index.request_of_pod(&uid(pod).into())?;
         for claim in &request.claims {
-            let cost = if ClaimByName::parse(claim.uid.as_str()).is_some() {
+            let cost = if !ClaimByName::driver_prepares(claim.uid.as_str()) {
                 cost_by_name(context, node, claim)
             } else {
                 cost(context, node, &allocated(context, claim.uid.as_str())?)

@@ -378,16 +378,20 @@ pub(crate) fn of_node_itself(node: &str, name: &str) -> String {
 }
 
 /// What is known of a held claim: what it asks for while it exists, and its devices, by its allocation or, once
-/// the API forgot it, by what the driver lists. A claim by name says itself what it asks for, and nobody lists its devices: where
-/// no Flavor counts its resource (any more), there are none.
+/// the API forgot it, by what the driver lists. A claim by name says itself what it asks for. Of what a device plugin hands out nobody
+/// lists the devices: where no Flavor counts its resource (any more), there are none. What kube-scheduler makes a claim for our driver
+/// lists by that name.
 fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> engine::HeldClaim {
     if let Some(name) = ClaimByName::parse(claim.uid.as_str()) {
         let units = claim.gpus.0 / engine::Amount::ONE_GPU.0;
         claim.request = context.index.claim_by_name(name, units);
-        claim.devices = claim.request.is_none().then(Vec::new);
-        return claim;
+        if name.device_class().is_none() {
+            claim.devices = claim.request.is_none().then(Vec::new);
+            return claim;
+        }
+    } else {
+        claim.request = context.index.request_of_claim(&claim.uid);
     }
-    claim.request = context.index.request_of_claim(&claim.uid);
     claim.devices = allocated(context, claim.uid.as_str())
         .or_else(|| listed(context, node, claim.uid.as_str()));
     claim

@@ -37,7 +37,7 @@ pub(crate) fn waiting<'a>(
 /// Whether a driver prepares something for a rank.
 fn has_objects(rank: &Rank) -> bool {
     let mut claims = rank.claims.iter();
-    claims.any(|uid| ClaimByName::parse(uid).is_none())
+    claims.any(|uid| ClaimByName::driver_prepares(uid.as_str()))
 }
 
 /// The nudges of these pods.

@@ -140,10 +140,11 @@ pub(crate) fn is_nothing_to_our_driver(permit: &Permit) -> bool {
     has_no_objects(permit) || permit.of_other_driver
 }
 
-/// Whether the permit names no ResourceClaim. What a device plugin handed out it takes back when the kubelet lets the pod go.
+/// Whether the permit names nothing that a driver prepares. What a device plugin handed out it takes back when the kubelet lets the pod
+/// go; a claim that kube-scheduler makes for the pod our driver prepares, and lists by the name that stands in the permit.
 fn has_no_objects(permit: &Permit) -> bool {
     let mut claims = permit.claim_uids.iter();
-    claims.all(|uid| ClaimByName::parse(uid).is_some())
+    !claims.any(|uid| ClaimByName::driver_prepares(uid))
 }
 
 /// Whether all that is charged is another driver's, which proves nothing: such devices are released with the pod, and a pod that was

@@ -82,7 +82,7 @@ async fn a_pod_that_only_says_how_many_gpus_gets_them(cluster: &mut Cluster) -> 
     let refusal = kubernetes::create(&pods, &too_large).await;
     let said = format!("{:#}", refusal.err().context("200Gi was accepted")?);
     ensure!(
-        said.contains("no GPU has 200Gi; there are: 81559Mi (NVIDIA H100"),
+        said.contains("no GPU has 200Gi; the nearest smaller one has 81559Mi (NVIDIA H100"),
         "{said}"
     );
 

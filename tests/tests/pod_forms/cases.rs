@@ -119,7 +119,7 @@ pub(crate) const CASES: &[Case] = &[
     starts("pod-node-affinity", 1, 1, 1),
     becomes("pods-shared-claim", Outcome::OneWaits(Reason::ClaimShared)),
     waits("pod-all-devices", 1, 1, Reason::RequestNotUnderstood),
-    waits("pod-first-available", 1, 1, Reason::RequestNotUnderstood),
+    starts("pod-first-available", 1, 1, 2),
     starts("pod-vram", 1, 1, 1),
     starts("pod-gpus", 1, 1, 4),
     starts("pod-vram-container", 1, 1, 1),

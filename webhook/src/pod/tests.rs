@@ -55,7 +55,11 @@ fn applied(rules: &PodRules, pod: &Value) -> Value {
 fn applied_in(namespace: &str, rules: &PodRules, pod: &Value) -> Value {
     let mut patched = pod.clone();
     let typed: Pod = serde_json::from_value(pod.clone()).unwrap();
-    json_patch::patch(&mut patched, &rules.patch(&typed, namespace)).unwrap();
+    json_patch::patch(
+        &mut patched,
+        &rules.patch(&typed, namespace, &Cache::default()),
+    )
+    .unwrap();
     patched
 }
 
@@ -274,7 +278,7 @@ proptest! {
         let once = applied(&rules, &pod);
         prop_assert_eq!(&applied(&rules, &once), &once);
         let typed: Pod = serde_json::from_value(once).unwrap();
-        prop_assert!(rules.patch(&typed, "ml").0.is_empty(), "a patched pod lacks nothing");
+        prop_assert!(rules.patch(&typed, "ml", &Cache::default()).0.is_empty(), "a patched pod lacks nothing");
     }
 }
 
@@ -440,7 +444,7 @@ fn a_pod_that_names_its_node_is_told_what_to_do_instead() {
     let findings = rules().check(&bound, "ml", &facts());
     assert_eq!(findings.errors[0].field, "spec.nodeName");
     assert_eq!(findings.errors[0].reason, Reason::NotPermitted);
-    assert!(rules().patch(&bound, "ml").0.is_empty());
+    assert!(rules().patch(&bound, "ml", &facts()).0.is_empty());
 }
 
 #[test]

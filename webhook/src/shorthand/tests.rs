@@ -41,7 +41,11 @@ fn typed(pod: &Value) -> Pod {
 
 fn patched(pod: &Value) -> Value {
     let mut patched = pod.clone();
-    json_patch::patch(&mut patched, &rules().patch(&typed(pod), "ml")).unwrap();
+    json_patch::patch(
+        &mut patched,
+        &rules().patch(&typed(pod), "ml", &Cache::default()),
+    )
+    .unwrap();
     patched
 }
 
@@ -167,7 +171,7 @@ fn every_refusal_names_its_field_and_what_would_work() {
             two_containers(),
             "metadata.annotations[muster.dev/vram]",
             Reason::PlacementImpossible,
-            "no GPU has 200Gi; there are: 81559Mi (NVIDIA H100 80GB HBM3, 32 of them), 15Gi (Tesla T4, 2 of them)",
+            "no GPU has 200Gi; the nearest smaller one has 81559Mi (NVIDIA H100 80GB HBM3); there are: 81559Mi (NVIDIA H100 80GB HBM3, 32 of them), 15Gi (Tesla T4, 2 of them)",
         ),
     ] {
         let findings = checked(&annotations, &spec);

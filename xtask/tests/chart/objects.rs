@@ -95,7 +95,7 @@ fn what_a_cluster_has_once_can_be_left_to_others_and_all_else_is_named_by_releas
         "second",
         &[
             "crds.install=false",
-            "deviceClass.create=false",
+            "deviceClasses.create=false",
             "priorityTiers={\"critical\":null,\"standard\":null,\"best-effort\":null}",
         ],
     );
@@ -210,7 +210,10 @@ fn the_first_install_only_observes() {
             assert!([None, Some("muster.dev")].contains(&about), "{webhook}");
         }
     }
-    assert_eq!(webhooks, 6, "pods twice, jobs, teams, cohorts, flavors");
+    assert_eq!(
+        webhooks, 8,
+        "pods twice, jobs, claims, templates of claims, teams, cohorts, flavors"
+    );
     let controller = object(&objects, "Deployment", "muster-controller").to_string();
     assert!(controller.contains("--mode=observe"));
     let driver = object(&objects, "DaemonSet", "muster-driver").to_string();
@@ -222,6 +225,21 @@ fn the_first_install_only_observes() {
     );
 }
 
+/// One definition: the chart's text is what the programs take for the class.
+#[test]
+fn the_selectors_of_device_classes_are_those_that_the_programs_know() {
+    let objects = objects(&[]);
+    let classes = objects
+        .iter()
+        .filter(|object| object["kind"] == "DeviceClass");
+    assert_eq!(classes.count(), muster_api::device_class::SHIPPED.len());
+    for class in muster_api::device_class::SHIPPED {
+        let selectors = &object(&objects, "DeviceClass", class.name)["spec"]["selectors"];
+        let expected = json!([{"cel": {"expression": class.selector}}]);
+        assert_eq!(*selectors, expected, "{}", class.name);
+    }
+}
+
 /// kube-scheduler would give every pod of the cluster that asks for it a claim that nobody planned.
 #[test]
 fn the_device_class_stands_for_no_extended_resource_unless_asked() {
@@ -231,8 +249,31 @@ fn the_device_class_stands_for_no_extended_resource_unless_asked() {
     };
     assert_eq!(name_of(&[]), Value::Null);
     assert_eq!(name_of(&["mode=\"Enforce\""]), Value::Null);
-    let asked = name_of(&["deviceClass.extendedResourceName=\"nvidia.com/gpu\""]);
+    let asked = name_of(&["deviceClasses.gpu.extendedResourceName=\"nvidia.com/gpu\""]);
     assert_eq!(asked, "nvidia.com/gpu");
+}
+
+/// Pods that ask for it would pass without a gate.
+#[test]
+fn a_resource_that_the_class_of_whole_gpus_stands_behind_is_managed_everywhere() {
+    let values = [
+        "mode=\"Enforce\"",
+        "deviceClasses.gpu.extendedResourceName=\"example.com/gpu\"",
+    ];
+    let objects = objects(&values);
+    for (kind, name) in [
+        ("Deployment", "muster-controller"),
+        ("Deployment", "muster-webhook"),
+        ("DaemonSet", "muster-driver"),
+    ] {
+        let text = object(&objects, kind, name).to_string();
+        let listed = "nvidia.com/gpu,nvidia.com/mig-*,example.com/gpu";
+        assert!(text.contains(listed), "{kind} {name}");
+    }
+    for (kind, name) in WEBHOOKS {
+        let text = object(&objects, kind, name).to_string();
+        assert!(text.contains("r == 'example.com/gpu'"), "{kind} {name}");
+    }
 }
 
 /// A first install that failed, since `check-enforce` refused it, say, is mended by an upgrade, for which Helm runs no hooks of installs. A gang

@@ -298,22 +298,15 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
             "name another one",
         ),
         (
-            vec!["deviceClass.extendedResourceName=\"gpu\""],
+            vec!["deviceClasses.gpu.extendedResourceName=\"gpu\""],
             "extendedResourceName",
         ),
         (
             vec![
-                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
-                "deviceClass.create=false",
+                "deviceClasses.gpu.extendedResourceName=\"nvidia.com/gpu\"",
+                "deviceClasses.create=false",
             ],
-            "needs deviceClass.create=true",
-        ),
-        (
-            vec![
-                "mode=\"Enforce\"",
-                "deviceClass.extendedResourceName=\"nvidia.com/gpu\"",
-            ],
-            "needs mode=Observe",
+            "needs deviceClasses.create=true",
         ),
         (
             vec!["controller.podLabels={\"app.kubernetes.io/name\":\"x\"}"],

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 use crate::{
     index::Index,
     object::Kind,
-    testing::{claim, flavor, gone, index_with, is, node, only_gang, pod, settle, with},
+    testing::{
+        claim, device_class, flavor, gone, index_with, is, node, only_gang, pod, settle, with,
+    },
 };
 
 const GPU: &str = "nvidia.com/gpu";
@@ -318,4 +320,82 @@ fn the_claims_by_name_of_a_pod_are_known_whatever_flavors_there_are() {
     let pod = index.pod_by_uid("uid-solo").unwrap();
     let uids = index.claim_uids_of_pod(pod).unwrap();
     assert_eq!(uids, ["uid-solo/nvidia.com/gpu".into()]);
+}
+
+/// The resource that is called after the class of whole GPUs.
+const OWN: &str = "deviceclass.resource.kubernetes.io/gpu.muster.dev";
+
+#[test]
+fn whole_gpus_may_be_asked_for_by_the_names_that_their_class_stands_behind() {
+    for resource in [OWN, GPU] {
+        let named = with(device_class(), "/spec/extendedResourceName", json!(GPU));
+        let mut index = index_with([named, asking("solo", &json!({resource: "2"}))]);
+        assert_eq!(only_gang(&index).wait, None, "{resource}");
+        let name = format!("uid-solo/{OWN}");
+        assert_eq!(asked(&index, "uid-solo"), [(name.clone(), 2)]);
+        let request = index.request_of_pod(&"uid-solo".into()).unwrap();
+        assert!(request.resources.others.is_empty(), "no node lists it");
+        let selector = request.claims[0].requests[0].choices[0].selector;
+        let node = index.engine_node("a").unwrap();
+        assert!(
+            node.devices
+                .iter()
+                .all(|it| it.selectors.contains(&selector))
+        );
+
+        // kube-scheduler makes the claim, and its devices are those of the name.
+        let made = with(
+            claim("solo", 2),
+            "/metadata/annotations",
+            json!({
+                "resource.kubernetes.io/extended-resource-claim": "true",
+            }),
+        );
+        let results: Vec<Value> = (0..2)
+            .map(|gpu| {
+                json!({"request": "gpu", "driver": "gpu.muster.dev", "pool": "a", "device": format!("gpu-{gpu}")})
+            })
+            .collect();
+        let made = with(made, "/status/allocation/devices/results", json!(results));
+        index.observe(is(made));
+        settle(&mut index);
+        let node = index.engine_node("a").unwrap();
+        for device in &node.devices {
+            let holder = device.allocated_to.as_ref().map(ToString::to_string);
+            assert_eq!(holder.as_ref(), Some(&name));
+        }
+    }
+}
+
+#[test]
+fn no_other_class_may_be_asked_for_so_and_nobody_names_what_kube_scheduler_made() {
+    let mig = "deviceclass.resource.kubernetes.io/mig.muster.dev";
+    let index = index_with([asking("solo", &json!({mig: "1"}))]);
+    let wait = only_gang(&index).wait.clone().unwrap();
+    assert_eq!(wait.reason, Reason::RequestNotUnderstood);
+    assert!(
+        wait.details.contains("gpu.muster.dev only"),
+        "{}",
+        wait.details
+    );
+
+    let made = with(
+        claim("other", 1),
+        "/metadata/annotations",
+        json!({
+            "resource.kubernetes.io/extended-resource-claim": "true",
+        }),
+    );
+    let naming = with(
+        pod("solo", 5),
+        "/spec/resourceClaims",
+        json!([{"name": "gpus", "resourceClaimName": "other-gpus"}]),
+    );
+    let wait = only_gang(&index_with([made, naming])).wait.clone().unwrap();
+    assert_eq!(wait.reason, Reason::RequestNotUnderstood);
+    assert!(
+        wait.details.contains("kube-scheduler's"),
+        "{}",
+        wait.details
+    );
 }

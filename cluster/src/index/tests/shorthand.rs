@@ -10,7 +10,7 @@ use crate::{
     formed::PendingReason,
     index::{Index, NamespacedName},
     shorthand::Shorthand,
-    testing::{claim, index_with, is, only_gang, pod, with},
+    testing::{admitted, claim, gang, index_with, is, only_gang, pod, team, with},
 };
 
 fn annotations() -> BTreeMap<String, String> {
@@ -150,5 +150,63 @@ fn a_shorthand_that_was_past_the_webhook_says_what_is_wrong_with_it() {
             (told.reason, told.details.as_str()),
             (Reason::RequestNotUnderstood, details)
         );
+    }
+}
+
+/// The Team of the tests, which requires that pods say how much memory they need.
+fn strict_team() -> Value {
+    with(team("research"), "/spec/vram", json!("Required"))
+}
+
+#[test]
+fn a_claim_that_says_nothing_about_memory_waits_where_the_team_requires_it_and_only_there() {
+    let silent = [pod("solo", 5), claim("solo", 1)];
+    assert_eq!(wait(&index_with(silent.clone())), None);
+
+    let mut index = index_with(silent.into_iter().chain([strict_team()]));
+    let told = wait(&index).unwrap();
+    assert_eq!(told.reason, Reason::VramNotDeclared);
+    assert!(
+        told.details.starts_with(
+            "pod solo: ResourceClaim solo-gpus: spec.devices.requests[0].exactly: Team research requires"
+        ),
+        "{}",
+        told.details
+    );
+
+    index.observe(is(team("research")));
+    index.refresh(Timestamp(0));
+    assert_eq!(wait(&index), None, "the Team requires it no more");
+}
+
+#[test]
+fn a_claim_that_says_how_much_memory_is_planned_where_the_team_requires_it() {
+    let index = index_with([pod_with_claim(), made_claim(), strict_team()]);
+    assert_eq!(wait(&index), None);
+    let asking = with(
+        claim("solo", 1),
+        "/spec/devices/requests/0/exactly/selectors",
+        json!([{"cel": {"expression": "has(device.attributes['gpu.muster.dev'].profile) && device.attributes['gpu.muster.dev'].profile == '1g.10gb'"}}]),
+    );
+    let index = index_with([pod("solo", 5), asking, strict_team()]);
+    assert_eq!(wait(&index), None);
+}
+
+#[test]
+fn what_is_admitted_already_is_not_asked_for_its_memory() {
+    let key = only_gang(&index_with([pod("solo", 5), claim("solo", 1)]))
+        .key
+        .clone();
+    let named = with(
+        pod("solo", 5),
+        "/metadata/annotations/muster.dev~1gang-name",
+        json!(key.name),
+    );
+    let waiting = gang(&key.name, 1, "Pending");
+    let holding = admitted(gang(&key.name, 1, "Admitted"), &["solo"]);
+    for (gang, is_asked) in [(waiting, true), (holding, false)] {
+        let index = index_with([named.clone(), claim("solo", 1), gang, strict_team()]);
+        let reason = wait(&index).map(|told| told.reason);
+        assert_eq!(reason == Some(Reason::VramNotDeclared), is_asked);
     }
 }

@@ -181,12 +181,18 @@ kube-system/kube-scheduler
 {{ concat (list $host (printf "%s.cluster.local" $host)) (index . 2 | default list) | uniq | join "," }}
 {{- end }}
 
+{{/* The extended resources that stand for devices, one that the class of whole GPUs stands behind included, as JSON. */}}
+{{- define "muster.managedResources" -}}
+{{- $named := .Values.deviceClasses.gpu.extendedResourceName | default "" }}
+{{- concat .Values.managedResources (ternary (list $named) list (ne $named "")) | uniq | toJson -}}
+{{- end }}
+
 {{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
      list is put in its place. Call with (list . "files/managed.cel"). */}}
 {{- define "muster.deviceCel" -}}
 {{- $root := index . 0 -}}
 {{- $terms := list -}}
-{{- range $root.Values.managedResources -}}
+{{- range include "muster.managedResources" $root | fromJsonArray -}}
 {{- if hasSuffix "*" . -}}
 {{- $terms = append $terms (printf "r.startsWith('%s')" (trimSuffix "*" .)) -}}
 {{- else -}}

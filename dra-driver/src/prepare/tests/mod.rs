@@ -9,6 +9,7 @@ mod orphans;
 mod permits;
 mod preparing;
 mod restart;
+mod slices;
 mod unprepare;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -41,6 +42,7 @@ fn inventory() -> Inventory {
                 memory_bytes: 80,
                 minor: index,
                 silent: false,
+                slice: None,
             };
             (format!("gpu-{index}"), facts)
         })
@@ -64,6 +66,8 @@ fn claim(uid: &str, devices: &[&str]) -> Claim {
     };
     Claim {
         reference: reference(uid),
+        by_name: None,
+        invalid_config: None,
         pods: vec![format!("pod-{uid}")],
         devices: Some(devices.iter().map(device).collect()),
     }

@@ -243,3 +243,71 @@ fn a_node_may_be_told_to_enforce_before_it_is_told_by_an_object() {
     node.pass(36 * SECOND);
     assert_eq!(node.refused(call).reason, Some(Reason::NoPermit));
 }
+
+/// What the claim that kube-scheduler makes for `pod-a` is permitted as.
+const BY_NAME: &str = "pod-a/deviceclass.resource.kubernetes.io/gpu.muster.dev";
+
+fn permit_by_name(withdrawn: bool) -> Permit {
+    Permit {
+        pod_uid: "pod-a".to_owned(),
+        withdrawn,
+        ..permit(BY_NAME, 1_000)
+    }
+}
+
+/// A claim that says that kube-scheduler made it for `pod-a`.
+fn made_by_scheduler(uid: &str, devices: &[&str]) -> Claim {
+    Claim {
+        by_name: Some(BY_NAME.to_owned()),
+        pods: vec!["pod-a".to_owned()],
+        ..claim(uid, devices)
+    }
+}
+
+#[test]
+fn a_claim_that_kube_scheduler_made_is_prepared_by_its_pods_permit_once_and_listed_by_that_name() {
+    let mut node = Node::new(Some(node_devices("u", 1, vec![permit_by_name(false)])));
+    let call = node.prepare(made_by_scheduler("a", &["gpu-0"]));
+    assert_eq!(node.prepared(call).len(), 1);
+    assert!(node.held_by_status().is_empty(), "it is permitted");
+
+    let second = node.prepare(made_by_scheduler("b", &["gpu-1"]));
+    node.pass(36 * SECOND);
+    let refusal = node.refused(second);
+    assert_eq!(refusal.reason, Some(Reason::NoPermit));
+    assert!(refusal.message.contains("for one of them"), "{refusal}");
+
+    node.write_api(node_devices("u", 2, vec![permit_by_name(true)]), true);
+    node.pass(SECOND);
+    assert_eq!(node.held_by_status(), [BY_NAME]);
+}
+
+#[test]
+fn a_claim_that_says_so_is_prepared_for_no_other_pod_and_not_beyond_the_charge() {
+    let of_other = Claim {
+        pods: vec!["pod-b".to_owned()],
+        ..made_by_scheduler("a", &["gpu-0"])
+    };
+    let too_much = made_by_scheduler("a", &["gpu-0", "gpu-1"]);
+    for (claim, reason) in [
+        (of_other, Reason::NoPermit),
+        (too_much, Reason::ChargeExceeded),
+    ] {
+        let mut node = Node::new(Some(node_devices("u", 1, vec![permit_by_name(false)])));
+        let call = node.prepare(claim);
+        node.pass(36 * SECOND);
+        assert_eq!(node.refused(call).reason, Some(reason));
+    }
+}
+
+#[test]
+fn parameters_that_cannot_be_used_are_refused_with_what_is_wrong() {
+    let mut node = Node::new(Some(node_devices("u", 1, vec![permit("a", 1_000)])));
+    let call = node.prepare(Claim {
+        invalid_config: Some("parameters.sharing: is no field".to_owned()),
+        ..claim("a", &["gpu-0"])
+    });
+    node.pass(36 * SECOND);
+    assert!(node.refused(call).message.contains("is no field"));
+    assert_eq!(node.state("a"), None);
+}

@@ -1,4 +1,4 @@
-//! What an installation brings along: tiers, the DeviceClass, Namespaces, and the Ledger.
+//! What an installation brings along: tiers, the DeviceClasses, Namespaces, and the Ledger.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,10 @@ use k8s_openapi::api::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use muster_api::{
-    Gang, Ledger, LedgerSpec, PriorityTier, PriorityTierSpec, keys, priority_tier::TierPreemption,
+    Gang, Ledger, LedgerSpec, PriorityTier, PriorityTierSpec,
+    device_class::{SHIPPED, ShippedClass},
+    keys,
+    priority_tier::TierPreemption,
 };
 
 use super::Completed;
@@ -46,8 +49,10 @@ pub(super) fn add(completed: &mut Completed<'_>) {
             completed.put(tier);
         }
     }
-    if !completed.has::<DeviceClass>("", keys::DEVICE_CLASS_GPU) {
-        completed.put(device_class());
+    for class in SHIPPED {
+        if !completed.has::<DeviceClass>("", class.name) {
+            completed.put(device_class(class));
+        }
     }
     let namespaces: BTreeSet<String> = completed
         .objects
@@ -89,13 +94,13 @@ pub(super) fn add_ledger(completed: &mut Completed<'_>) {
     completed.put(Ledger::new(keys::LEDGER_NAME, spec));
 }
 
-fn device_class() -> DeviceClass {
+fn device_class(class: ShippedClass) -> DeviceClass {
     DeviceClass {
-        metadata: named(keys::DEVICE_CLASS_GPU),
+        metadata: named(class.name),
         spec: Some(DeviceClassSpec {
             selectors: Some(vec![DeviceSelector {
                 cel: Some(CELDeviceSelector {
-                    expression: format!("device.driver == '{}'", keys::DRIVER),
+                    expression: class.selector.to_owned(),
                 }),
             }]),
             ..DeviceClassSpec::default()
