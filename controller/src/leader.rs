@@ -110,13 +110,14 @@ impl Leader {
         );
         loop {
             let next_poll = work.next_poll();
+            let mut is_news = true;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
                     return Err(End::LeaseLost);
                 }
-                Some(performed) = work.next_performed() => work.settle(performed?),
+                Some(performed) = work.next_performed() => is_news = work.settle(performed?),
                 Ok(()) = refused_templates.changed() => {
                     let refused = refused_templates.borrow_and_update().clone();
                     work.note_refused_templates(refused);
@@ -127,21 +128,24 @@ impl Leader {
                 Ok(()) = scheduler_is_away.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
             }
-            if let Some(rests_until) = work.rests_until() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(()),
-                    _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
-                        return Err(End::LeaseLost);
+            // Else there is room for the next write, and nothing to be decided. What is due is not put off by one answer after the other.
+            if is_news || work.is_due() || work.has_rested_long() {
+                if let Some(rests_until) = work.rests_until() {
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Ok(()),
+                        _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                            return Err(End::LeaseLost);
+                        }
+                        () = tokio::time::sleep_until(rests_until) => {}
                     }
-                    () = tokio::time::sleep_until(rests_until) => {}
                 }
-            }
-            work.take_in_what_is_ready(&mut feed)?;
-            work.note_scheduler_away(*scheduler_is_away.borrow_and_update());
-            work.poll(*extender.borrow_and_update(), &mut feed);
-            if let Some(reason) = work.must_exit() {
-                return Err(End::Superseded(reason));
+                work.take_in_what_is_ready(&mut feed)?;
+                work.note_scheduler_away(*scheduler_is_away.borrow_and_update());
+                work.poll(*extender.borrow_and_update(), &mut feed);
+                if let Some(reason) = work.must_exit() {
+                    return Err(End::Superseded(reason));
+                }
             }
             // A poll may have taken long; what comes out of it is the business of whoever leads now.
             if *leadership.borrow() == Leadership::Follower {

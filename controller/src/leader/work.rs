@@ -104,6 +104,7 @@ impl Work {
 
     pub(super) fn take_in_what_is_ready(&mut self, feed: &mut Feed) -> Result<(), JoinError> {
         while let Some(performed) = self.under_way.try_join_next() {
+            // A poll follows, whatever it says.
             self.settle(performed?);
         }
         for _ in 0..CHANGES_PER_POLL {
@@ -137,7 +138,8 @@ impl Work {
         self.machine.note_refused_templates(refused);
     }
 
-    pub(super) fn settle(&mut self, performed: Performed) {
+    /// Takes an effect in that was carried out; whether the machine is to be polled for that.
+    pub(super) fn settle(&mut self, performed: Performed) -> bool {
         let Performed {
             place,
             effect,
@@ -147,7 +149,7 @@ impl Work {
         self.metrics.settled(&effect.write, &outcome);
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
         // was created again under a name would be taken for gone with its predecessor.
-        self.machine.settle(effect.id, outcome);
+        self.machine.settle(effect.id, outcome)
     }
 
     pub(super) fn take_judgements(&mut self, room: usize) -> Vec<JudgementRequest> {
@@ -208,10 +210,16 @@ impl Work {
         self.polled_at.map(|polled_at| polled_at + self.rest)
     }
 
-    /// Whether the machine has something left to do, which nothing but another poll brings about.
-    fn is_due(&self) -> bool {
+    /// Whether the machine has something left to do, which nothing but another poll brings about, or is due by time.
+    pub(super) fn is_due(&self) -> bool {
         let due = self.machine.next_due();
         due.is_some_and(|due| due <= self.time.elapsed().as_secs())
+    }
+
+    /// Whether it is long since it was polled.
+    pub(super) fn has_rested_long(&self) -> bool {
+        let polled_at = self.polled_at;
+        polled_at.is_none_or(|polled_at| polled_at.elapsed() >= LONGEST_REST)
     }
 
     /// When there is something to do though nothing happens: when the machine, or the next call, is due by time alone.

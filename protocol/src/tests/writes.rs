@@ -178,3 +178,30 @@ fn that_a_gang_runs_or_is_complete_is_one_event_and_all_else_is_told_to_its_pod_
         assert_eq!(of_it, kinds, "{reason}: {told:?}");
     }
 }
+
+/// Whoever drives the machine need not poll it for such an answer: of a gang's writes that is nearly every one.
+#[test]
+fn after_an_answer_that_is_no_news_a_poll_finds_nothing() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 2);
+    let (mut answers, mut no_news) = (0, 0);
+    for _ in 0..20 {
+        bench.acknowledge(&[]);
+        let mut is_news = false;
+        for effect in bench.poll() {
+            // What was written is seen with the next look only.
+            let outcome = bench.server.perform(&effect.write);
+            is_news |= bench.machine.settle(effect.id, outcome);
+            answers += 1;
+            if !is_news {
+                no_news += 1;
+                let found = bench.machine.poll(bench.now());
+                assert!(found.is_empty(), "after {:?}: {found:?}", effect.write);
+            }
+        }
+        bench.seconds += 1;
+    }
+    assert!(bench.gang_status().admission.is_some());
+    assert!(2 * no_news > answers, "{no_news} of {answers}");
+}
