@@ -1,9 +1,12 @@
 //! What is kept of an object's `managedFields`: they are large, and only one thing in them is asked for.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
-use serde::Deserialize;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::{json, value::RawValue};
 
 /// How the one thing that is asked for is written.
@@ -23,22 +26,82 @@ pub(super) fn left_out(object: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text of an object's `managedFields`, within its own.
+/// The text of an object's `managedFields`, within its own. What stands behind them is not looked at: the API server writes the
+/// metadata before all else that is large, so that is most of the object.
 fn find(object: &str) -> Option<&str> {
-    #[derive(Deserialize)]
-    struct Object<'a> {
-        #[serde(borrow)]
-        metadata: Metadata<'a>,
+    let mut found = None;
+    let search = Search {
+        path: &["metadata", "managedFields"],
+        found: &mut found,
+    };
+    // Ends with an error where it finds what it looks for, since there is no other way not to read on.
+    let _ = search.deserialize(&mut serde_json::Deserializer::from_str(object));
+    found
+}
+
+/// Looks for the text of a field.
+struct Search<'found, 'text> {
+    /// Which one, from here.
+    path: &'static [&'static str],
+    found: &'found mut Option<&'text str>,
+}
+
+impl<'text> DeserializeSeed<'text> for Search<'_, 'text> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'text>>(self, deserializer: D) -> Result<(), D::Error> {
+        if self.path.is_empty() {
+            *self.found = Some(<&RawValue>::deserialize(deserializer)?.get());
+            return Err(D::Error::custom("found"));
+        }
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'text> Visitor<'text> for Search<'_, 'text> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
     }
 
-    #[derive(Deserialize)]
-    struct Metadata<'a> {
-        #[serde(borrow, rename = "managedFields")]
-        managed_fields: &'a RawValue,
+    fn visit_map<A: MapAccess<'text>>(self, mut fields: A) -> Result<(), A::Error> {
+        let Some((name, path)) = self.path.split_first() else {
+            return Ok(());
+        };
+        while let Some(is_it) = fields.next_key_seed(Is(name))? {
+            if is_it {
+                let found = &mut *self.found;
+                fields.next_value_seed(Search { path, found })?;
+            } else {
+                fields.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a name is this one.
+struct Is(&'static str);
+
+impl<'text> DeserializeSeed<'text> for Is {
+    type Value = bool;
+
+    fn deserialize<D: Deserializer<'text>>(self, deserializer: D) -> Result<bool, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Is {
+    type Value = bool;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a name")
     }
 
-    let found: Object<'_> = serde_json::from_str(object).ok()?;
-    Some(found.metadata.managed_fields.get())
+    fn visit_str<E>(self, name: &str) -> Result<bool, E> {
+        Ok(name == self.0)
+    }
 }
 
 /// Keeps who set `spec.suspend`, and drops the rest. Whether a suspension is somebody's own cannot be told from the field, which
@@ -91,9 +154,31 @@ mod tests {
             "[]",
             "7",
             "",
-            r#"{"metadata": {"managedFields": [], "managedFields": [1]}}"#,
+            r#"{"metadata": {"managedFields": [1"#,
         ] {
             assert_eq!(left_out(object), object);
+        }
+    }
+
+    /// They end what is read: an object that is cut off behind them is left to whoever reads it whole.
+    #[test]
+    fn what_stands_behind_managed_fields_is_not_looked_at() {
+        for (object, expected) in [
+            (
+                r#"{"metadata": {"managedFields": [{}], "uid": "u"}, "spec": {"#,
+                r#"{"metadata": {"managedFields": null, "uid": "u"}, "spec": {"#,
+            ),
+            (
+                r#"{"metadata": {"managedFields": [{}]}, "metadata": {"managedFields": [7]}}"#,
+                r#"{"metadata": {"managedFields": null}, "metadata": {"managedFields": [7]}}"#,
+            ),
+            // In any order, and however its name is written.
+            (
+                r#"{"spec": {"metadata": {"managedFields": 7}}, "metadata": {"a": [{}], "managed\u0046ields": [{}]}}"#,
+                r#"{"spec": {"metadata": {"managedFields": 7}}, "metadata": {"a": [{}], "managed\u0046ields": null}}"#,
+            ),
+        ] {
+            assert_eq!(left_out(object), expected);
         }
     }
 
