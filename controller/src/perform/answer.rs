@@ -21,7 +21,7 @@ const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// A call, or why there is none.
-type Built = Result<Request<Vec<u8>>, request::Error>;
+pub(super) type Built = Result<Request<Vec<u8>>, request::Error>;
 
 /// All that a write stored, but for most `managedFields`.
 pub(super) async fn whole<K>(client: &Client, call: Built) -> Result<K, CallError>

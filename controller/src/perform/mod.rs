@@ -8,7 +8,6 @@ mod answer;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::{
     api::{
         batch::v1::Job,
@@ -18,7 +17,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{ClusterResourceScope, Request},
 };
@@ -170,10 +169,14 @@ impl Performer {
 
     /// Replaces all of the Ledger but what the API server itself keeps: nobody else writes to it.
     async fn replace_ledger(&self, resource_version: &str, spec: &LedgerSpec) -> Written {
-        let mut ledger = Ledger::new(keys::LEDGER_NAME, spec.clone());
-        ledger.metadata.resource_version = Some(resource_version.to_owned());
+        let metadata = ObjectMeta {
+            name: Some(keys::LEDGER_NAME.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let ledger = json(&Sent::<_, ()>::of::<Ledger>(metadata, spec, None))?;
         let ledgers = calls_of::<Ledger>(None);
-        let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), json(&ledger)?);
+        let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), ledger);
         done(answer::whole(&self.client, call).await, Object::Ledger)
     }
 
@@ -194,13 +197,17 @@ impl Performer {
         resource_version: &str,
         status: &GangStatus,
     ) -> Written {
-        let mut gang = Gang::new(&key.name, ignored_gang_spec());
-        gang.metadata.namespace = Some(key.namespace.clone());
-        gang.metadata.uid = Some(uid.to_owned());
-        gang.metadata.resource_version = Some(resource_version.to_owned());
-        gang.status = Some(status.clone());
+        let metadata = ObjectMeta {
+            name: Some(key.name.clone()),
+            namespace: Some(key.namespace.clone()),
+            uid: Some(uid.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let spec = ignored_gang_spec();
+        let gang = json(&Sent::of::<Gang>(metadata, &spec, Some(status)))?;
         let gangs = calls_of::<Gang>(Some(&key.namespace));
-        let call = gangs.replace_subresource("status", &key.name, &post_params(), json(&gang)?);
+        let call = gangs.replace_subresource("status", &key.name, &post_params(), gang);
         done(answer::whole(&self.client, call).await, Object::Gang)
     }
 
@@ -217,7 +224,7 @@ impl Performer {
 
     async fn create_node_devices(&self, node: &str, spec: &NodeDevicesSpec) -> Written {
         let mut object = NodeDevices::new(node, spec.clone());
-        set_permits_finalizer(&mut object, !spec.permits.is_empty());
+        set_permits_finalizer(&mut object.metadata, !spec.permits.is_empty());
         let all: Api<NodeDevices> = Api::all(self.client.clone());
         let stored = within(CALL_LIMIT, all.create(&post_params(), &object)).await;
         done(stored, Object::NodeDevices)
@@ -232,11 +239,10 @@ impl Performer {
         spec: &NodeDevicesSpec,
         finalizer: bool,
     ) -> Written {
-        let mut object = replaced.ok_or(Outcome::Conflict)?.clone();
-        object.spec = spec.clone();
-        object.status = None;
-        set_permits_finalizer(&mut object, finalizer);
-        let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), json(&object)?);
+        let mut metadata = replaced.ok_or(Outcome::Conflict)?.metadata.clone();
+        set_permits_finalizer(&mut metadata, finalizer);
+        let object = json(&Sent::<_, ()>::of::<NodeDevices>(metadata, spec, None))?;
+        let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), object);
         done(answer::whole(&self.client, call).await, Object::NodeDevices)
     }
 
@@ -249,16 +255,16 @@ impl Performer {
     }
 
     async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let pods = calls_of::<Pod>(Some(&key.namespace));
-        let call = pods.patch(&key.name, &patch_params(), &patch);
+        let call = pods.patch(&key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
         patched_pod(answer::version(&self.client, call).await)
     }
 
     async fn patch_pod_status(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let pods = calls_of::<Pod>(Some(&key.namespace));
-        let call = pods.patch_subresource("status", &key.name, &patch_params(), &patch);
+        let call = pods.patch_subresource("status", &key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
         patched_pod(answer::version(&self.client, call).await)
     }
 
@@ -280,9 +286,9 @@ impl Performer {
     }
 
     async fn patch_job(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let jobs = calls_of::<Job>(Some(&key.namespace));
-        let call = jobs.patch(&key.name, &patch_params(), &patch);
+        let call = jobs.patch(&key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
         let metadata = answer::version(&self.client, call).await.map_err(failed)?;
         Ok(Some(Object::Job(Arc::new(Job {
             metadata,
@@ -337,13 +343,14 @@ impl Performer {
     where
         K: Resource<DynamicType = ()> + DeserializeOwned,
     {
-        let value = serde_json::to_value(status)
-            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        let path = PointerBuf::from_tokens(["status"]);
-        let replacement = PatchOperation::Add(AddOperation { path, value });
-        let patch = Patch::Json::<()>(json_patch::Patch(vec![replacement]));
+        let replacement = Replacement {
+            op: "add",
+            path: "/status",
+            value: status,
+        };
         let objects = calls_of::<K>(namespace);
-        let call = objects.patch_subresource("status", name, &patch_params(), &patch);
+        let call = objects.patch_subresource("status", name, &patch_params(), &operations());
+        let call = with_body(call, json(&[replacement])?);
         done(answer::whole(&self.client, call).await, wrap)
     }
 
@@ -375,9 +382,51 @@ fn only_as_seen(uid: &str, resource_version: &str) -> DeleteParams {
     }
 }
 
-fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
-    serde_json::from_value(patch.clone())
-        .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
+/// A JSON patch to which [`with_body`] gives its operations: they are not made twice for that.
+fn operations() -> Patch<()> {
+    Patch::Json(json_patch::Patch(Vec::new()))
+}
+
+/// A call with a body that is made already.
+fn with_body(call: answer::Built, body: Vec<u8>) -> answer::Built {
+    call.map(|call| call.map(|_| body))
+}
+
+/// The operation of a JSON patch that sets a field.
+#[derive(Serialize)]
+struct Replacement<'a, T> {
+    op: &'static str,
+    path: &'static str,
+    value: &'a T,
+}
+
+/// An object as it is sent: what it says may be large, and is not copied for that.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sent<'a, S, T> {
+    api_version: String,
+    kind: String,
+    metadata: ObjectMeta,
+    spec: &'a S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a T>,
+}
+
+impl<'a, S, T> Sent<'a, S, T> {
+    /// An object of the kind `K`.
+    fn of<K: Resource<DynamicType = ()>>(
+        metadata: ObjectMeta,
+        spec: &'a S,
+        status: Option<&'a T>,
+    ) -> Self {
+        Self {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            metadata,
+            spec,
+            status,
+        }
+    }
 }
 
 /// Builds calls about a kind.
@@ -385,7 +434,7 @@ fn calls_of<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Request {
     Request::new(K::url_path(&(), namespace))
 }
 
-fn json(object: &impl Serialize) -> Result<Vec<u8>, Outcome> {
+fn json<T: Serialize + ?Sized>(object: &T) -> Result<Vec<u8>, Outcome> {
     serde_json::to_vec(object).map_err(|error| Outcome::Refused(format!("no JSON: {error}")))
 }
 
@@ -463,8 +512,8 @@ fn ignored_gang_spec() -> GangSpec {
     }
 }
 
-fn set_permits_finalizer(object: &mut NodeDevices, stands: bool) {
-    let finalizers = object.finalizers_mut();
+fn set_permits_finalizer(metadata: &mut ObjectMeta, stands: bool) {
+    let finalizers = metadata.finalizers.get_or_insert_default();
     finalizers.retain(|finalizer| finalizer != keys::PERMITS_FINALIZER);
     if stands {
         finalizers.push(keys::PERMITS_FINALIZER.to_owned());
