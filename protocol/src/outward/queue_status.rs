@@ -402,8 +402,9 @@ fn pending<'a>(
         };
         let of_namespace = listed.entry(namespace).or_default();
         if of_namespace.len() < PENDING_LISTED
-            && let Some(wait) = context.explanations.get(gang.uid.as_str())
+            && let Some(explained) = context.explanations.get(gang.uid.as_str())
         {
+            let wait = &explained.wait;
             of_namespace.push(PendingGang {
                 name: name.to_owned(),
                 position: place,
