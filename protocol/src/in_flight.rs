@@ -17,8 +17,10 @@ use std::{
 };
 
 use crate::{
-    ApiRequest, Effect, EffectId, Now, Outcome, effect::Refusable, in_vain::WritesInVain,
-    objects::resource_version,
+    ApiRequest, Effect, EffectId, Now, Outcome,
+    effect::Refusable,
+    in_vain::WritesInVain,
+    objects::{resource_version, stored},
 };
 use muster_cluster::{
     index::Index,
@@ -234,7 +236,8 @@ impl InFlightWrites {
             self.settle_asked(&key, version, outcome, seconds);
             return Answer::Taken;
         }
-        self.in_vain.note(&key, &flight.write, outcome, seconds);
+        self.in_vain
+            .note_not_done(&key, &flight.write, outcome, seconds);
         let pause = |seconds_long: u64| Stage::Pause {
             until: seconds + seconds_long,
         };
@@ -307,6 +310,12 @@ impl InFlightWrites {
                 continue;
             };
             if flight.is_over(resource_version(index, &key), seconds) {
+                if let Stage::Done { version, .. } = flight.stage {
+                    let is_it = |seen: &Object| version.is_some() && version_of(seen) == version;
+                    let stored = stored(index, &key).filter(is_it);
+                    self.in_vain
+                        .compare(&key, &flight.write, stored.as_ref(), seconds);
+                }
                 self.by_object.remove(&key);
                 over.push(key);
                 continue;

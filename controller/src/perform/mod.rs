@@ -22,8 +22,9 @@ use kube::{
     core::{ClusterResourceScope, Request},
 };
 use muster_api::{
-    Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
-    QueueStatus, keys,
+    Cohort, CohortSpec, Flavor, FlavorSpec, Gang, GangSpec, GangStatus, Ledger, LedgerSpec,
+    NodeDevices, NodeDevicesSpec, PriorityTier, PriorityTierSpec, Queue, QueueSpec, QueueStatus,
+    Team, TeamSpec, keys,
 };
 use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
@@ -32,7 +33,7 @@ use muster_serve::{
     event::Told,
     watch::managed_fields,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{outcome, read};
@@ -138,16 +139,18 @@ impl Performer {
                 status,
             } => self.publish_queue(namespace, team, status).await,
             ApiRequest::PublishTeam { team, status } => {
-                self.publish_status(team, status, Object::Team).await
+                self.publish_status::<Team>(team, status, team_of).await
             }
             ApiRequest::PublishCohort { cohort, status } => {
-                self.publish_status(cohort, status, Object::Cohort).await
+                self.publish_status::<Cohort>(cohort, status, cohort_of)
+                    .await
             }
             ApiRequest::PublishFlavor { flavor, status } => {
-                self.publish_status(flavor, status, Object::Flavor).await
+                self.publish_status::<Flavor>(flavor, status, flavor_of)
+                    .await
             }
             ApiRequest::PublishPriorityTier { tier, status } => {
-                self.publish_status(tier, status, Object::PriorityTier)
+                self.publish_status::<PriorityTier>(tier, status, tier_of)
                     .await
             }
             ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
@@ -183,10 +186,7 @@ impl Performer {
     async fn create_gang(&self, gang: &Gang) -> Written {
         let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
         let call = calls_of::<Gang>(Some(namespace)).create(&post_params(), json(gang)?);
-        let stored = answer::version(&self.client, call).await.map_err(failed)?;
-        let mut gang = Gang::new("", GangSpec::default());
-        gang.metadata = stored;
-        Ok(Some(Object::Gang(Arc::new(gang))))
+        told(answer::version(&self.client, call).await, gang_of)
     }
 
     /// A write to `/status` ignores all but the status, so the rest need not be known.
@@ -208,7 +208,7 @@ impl Performer {
         let gang = json(&Sent::of::<Gang>(metadata, &spec, Some(status)))?;
         let gangs = calls_of::<Gang>(Some(&key.namespace));
         let call = gangs.replace_subresource("status", &key.name, &post_params(), gang);
-        done(answer::whole(&self.client, call).await, Object::Gang)
+        told(answer::version(&self.client, call).await, gang_of)
     }
 
     async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
@@ -243,7 +243,7 @@ impl Performer {
         set_permits_finalizer(&mut metadata, finalizer);
         let object = json(&Sent::<_, ()>::of::<NodeDevices>(metadata, spec, None))?;
         let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), object);
-        done(answer::whole(&self.client, call).await, Object::NodeDevices)
+        told(answer::version(&self.client, call).await, node_devices_of)
     }
 
     async fn delete_node_devices(&self, node: &str, uid: &str, resource_version: &str) -> Written {
@@ -258,14 +258,14 @@ impl Performer {
         let pods = calls_of::<Pod>(Some(&key.namespace));
         let call = pods.patch(&key.name, &patch_params(), &operations());
         let call = with_body(call, json(patch)?);
-        patched_pod(answer::version(&self.client, call).await)
+        told(answer::version(&self.client, call).await, pod_of)
     }
 
     async fn patch_pod_status(&self, key: &ObjectKey, patch: &Value) -> Written {
         let pods = calls_of::<Pod>(Some(&key.namespace));
         let call = pods.patch_subresource("status", &key.name, &patch_params(), &operations());
         let call = with_body(call, json(patch)?);
-        patched_pod(answer::version(&self.client, call).await)
+        told(answer::version(&self.client, call).await, pod_of)
     }
 
     /// With the grace period that the pod says. A pod that its kubelet has to end first is answered as it is until then.
@@ -289,18 +289,14 @@ impl Performer {
         let jobs = calls_of::<Job>(Some(&key.namespace));
         let call = jobs.patch(&key.name, &patch_params(), &operations());
         let call = with_body(call, json(patch)?);
-        let metadata = answer::version(&self.client, call).await.map_err(failed)?;
-        Ok(Some(Object::Job(Arc::new(Job {
-            metadata,
-            ..Job::default()
-        }))))
+        told(answer::version(&self.client, call).await, job_of)
     }
 
     /// Without precondition: only leaders write Queues, nothing is decided by them, and what a superseded
     /// leader may still write is corrected by the next status that the new one publishes.
     async fn publish_queue(&self, namespace: &str, team: &str, status: &QueueStatus) -> Written {
         let of = (Some(namespace), team);
-        match self.patch_status(of, status, Object::Queue).await {
+        match self.patch_status::<Queue>(of, status, queue_of).await {
             Err(Outcome::NotFound) => {}
             written => return written,
         }
@@ -316,7 +312,7 @@ impl Performer {
             Err(error) if error.status_code() == Some(409) => {}
             Err(error) => return Err(failed(error)),
         }
-        self.patch_status(of, status, Object::Queue).await
+        self.patch_status::<Queue>(of, status, queue_of).await
     }
 
     /// The status of a Team, a Cohort, a Flavor or a PriorityTier. Without precondition, as for Queues. An object that is gone is not made again.
@@ -324,12 +320,13 @@ impl Performer {
         &self,
         name: &str,
         status: &impl Serialize,
-        wrap: fn(Arc<K>) -> Object,
+        object_of: fn(ObjectMeta) -> Object,
     ) -> Written
     where
-        K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + DeserializeOwned,
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
     {
-        self.patch_status((None, name), status, wrap).await
+        self.patch_status::<K>((None, name), status, object_of)
+            .await
     }
 
     /// Of the object of that namespace and name. `add` replaces what is there, whole. A Queue names a hundred gangs, so what is sent is made
@@ -338,10 +335,10 @@ impl Performer {
         &self,
         (namespace, name): (Option<&str>, &str),
         status: &impl Serialize,
-        wrap: fn(Arc<K>) -> Object,
+        object_of: fn(ObjectMeta) -> Object,
     ) -> Written
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
+        K: Resource<DynamicType = ()>,
     {
         let replacement = Replacement {
             op: "add",
@@ -351,7 +348,7 @@ impl Performer {
         let objects = calls_of::<K>(namespace);
         let call = objects.patch_subresource("status", name, &patch_params(), &operations());
         let call = with_body(call, json(&[replacement])?);
-        done(answer::whole(&self.client, call).await, wrap)
+        told(answer::version(&self.client, call).await, object_of)
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -438,13 +435,43 @@ fn json<T: Serialize + ?Sized>(object: &T) -> Result<Vec<u8>, Outcome> {
     serde_json::to_vec(object).map_err(|error| Outcome::Refused(format!("no JSON: {error}")))
 }
 
-/// A pod of which only the version is told.
-fn patched_pod(answer: Result<ObjectMeta, CallError>) -> Written {
-    let metadata = answer.map_err(failed)?;
-    Ok(Some(Object::Pod(Arc::new(Pod {
+/// An object of which only the version is told.
+fn told(answer: Result<ObjectMeta, CallError>, object_of: fn(ObjectMeta) -> Object) -> Written {
+    Ok(Some(object_of(answer.map_err(failed)?)))
+}
+
+fn pod_of(metadata: ObjectMeta) -> Object {
+    Object::Pod(Arc::new(Pod {
         metadata,
         ..Pod::default()
-    }))))
+    }))
+}
+
+fn job_of(metadata: ObjectMeta) -> Object {
+    Object::Job(Arc::new(Job {
+        metadata,
+        ..Job::default()
+    }))
+}
+
+/// Objects of our own kinds of which nothing is known but the metadata.
+macro_rules! objects_of_metadata {
+    ($($object_of:ident: $kind:ident, $spec:ident;)*) => {$(
+        fn $object_of(metadata: ObjectMeta) -> Object {
+            let object = $kind::new("", $spec::default());
+            Object::$kind(Arc::new($kind { metadata, ..object }))
+        }
+    )*};
+}
+
+objects_of_metadata! {
+    cohort_of: Cohort, CohortSpec;
+    flavor_of: Flavor, FlavorSpec;
+    gang_of: Gang, GangSpec;
+    node_devices_of: NodeDevices, NodeDevicesSpec;
+    queue_of: Queue, QueueSpec;
+    team_of: Team, TeamSpec;
+    tier_of: PriorityTier, PriorityTierSpec;
 }
 
 /// What a write is called in metrics and logs.
