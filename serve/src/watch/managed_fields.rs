@@ -4,7 +4,7 @@ use std::{borrow::Cow, fmt};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ObjectMeta};
 use serde::{
-    Deserialize, Deserializer,
+    Deserialize, Deserializer, Serialize,
     de::{DeserializeSeed, Error as _, IgnoredAny, MapAccess, Visitor},
 };
 use serde_json::{json, value::RawValue};
@@ -12,18 +12,69 @@ use serde_json::{json, value::RawValue};
 /// How the one thing that is asked for is written.
 const SUSPENSION: &str = "\"f:suspend\"";
 
-/// The text of an object without its `managedFields`, where nothing of them would be kept. They are as large as the object
+/// The text of an object without its `managedFields`, but for what is kept of them. They are as large as the object
 /// itself, and to read them takes longer, since nothing of them is known beforehand.
 pub(super) fn left_out(object: &str) -> Cow<'_, str> {
-    match find(object) {
-        Some(fields) if !fields.contains(SUSPENSION) => {
-            // It is a part of the object's text, so this is where it stands there.
-            let start = fields.as_ptr().addr() - object.as_ptr().addr();
-            let (before, after) = (&object[..start], &object[start + fields.len()..]);
-            Cow::Owned([before, "null", after].concat())
-        }
-        _ => Cow::Borrowed(object),
+    let Some(fields) = find(object) else {
+        return Cow::Borrowed(object);
+    };
+    let kept = if fields.contains(SUSPENSION) {
+        suspension(fields)
+    } else {
+        Some("null".to_owned())
+    };
+    let Some(kept) = kept else {
+        return Cow::Borrowed(object);
+    };
+    // They are a part of the object's text, so this is where they stand there.
+    let start = fields.as_ptr().addr() - object.as_ptr().addr();
+    let (before, after) = (&object[..start], &object[start + fields.len()..]);
+    Cow::Owned([before, &kept, after].concat())
+}
+
+/// What is kept of `managedFields` that may say who set `spec.suspend`, as text: a Job's always do, since that field has a default.
+/// All else is passed over. `None`: they are not as they should be.
+fn suspension(fields: &str) -> Option<String> {
+    #[derive(Deserialize, Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Entry<'a> {
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        api_version: Option<&'a RawValue>,
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        fields_type: Option<&'a RawValue>,
+        #[serde(rename = "fieldsV1")]
+        fields: Option<Fields>,
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        manager: Option<&'a RawValue>,
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        operation: Option<&'a RawValue>,
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        subresource: Option<&'a RawValue>,
+        #[serde(borrow, skip_serializing_if = "Option::is_none")]
+        time: Option<&'a RawValue>,
     }
+
+    #[derive(Deserialize, Serialize)]
+    struct Fields {
+        #[serde(rename = "f:spec")]
+        spec: Option<Spec>,
+    }
+
+    #[derive(Deserialize, Serialize)]
+    struct Spec {
+        #[serde(rename = "f:suspend")]
+        suspend: Option<Suspend>,
+    }
+
+    #[derive(Deserialize, Serialize)]
+    struct Suspend {}
+
+    let mut entries: Vec<Entry<'_>> = serde_json::from_str(fields).ok()?;
+    entries.retain(|entry| {
+        let spec = entry.fields.as_ref().and_then(|it| it.spec.as_ref());
+        spec.is_some_and(|spec| spec.suspend.is_some())
+    });
+    serde_json::to_string(&entries).ok()
 }
 
 /// The text of an object's `managedFields`, within its own. What stands behind them is not looked at: the API server writes the
@@ -141,9 +192,16 @@ mod tests {
             ("null", "null"),
             ("7", "null"),
             (
-                r#"[{"fieldsV1": {"f:spec": {"f:suspend": {}}}}]"#,
-                r#"[{"fieldsV1": {"f:spec": {"f:suspend": {}}}}]"#,
+                r#"[{"manager": "a", "fieldsV1": {"f:spec": {"f:paused": {}, "f:suspend": {}}}, "time": "t"}, {"manager": "b"}]"#,
+                r#"[{"fieldsV1":{"f:spec":{"f:suspend":{}}},"manager":"a","time":"t"}]"#,
             ),
+            (r#"[{"fieldsV1": {"f:status": {"f:suspend": {}}}}]"#, "[]"),
+            // Whoever reads them all finds out what is wrong.
+            (
+                r#"[{"fieldsV1": {"f:spec": {"f:suspend": 7}}}]"#,
+                r#"[{"fieldsV1": {"f:spec": {"f:suspend": 7}}}]"#,
+            ),
+            (r#"{"f:suspend": {}}"#, r#"{"f:suspend": {}}"#),
         ] {
             assert_eq!(left_out(&with(fields)), with(expected), "{fields}");
         }
@@ -180,6 +238,29 @@ mod tests {
         ] {
             assert_eq!(left_out(object), expected);
         }
+    }
+
+    /// What is left of them is read and reduced as all of them would be.
+    #[test]
+    fn what_is_kept_without_reading_the_rest_is_what_is_kept_of_all() {
+        let entries = json!([
+            {"manager": "kubectl", "operation": "Update", "apiVersion": "batch/v1", "time": "2027-01-01T00:00:00Z",
+                "fieldsType": "FieldsV1", "fieldsV1": {"f:spec": {"f:suspend": {}, "f:completions": {}}}},
+            {"manager": "kube-controller-manager", "operation": "Update", "subresource": "status",
+                "fieldsV1": {"f:status": {"f:active": {}}}},
+            {"manager": "other", "operation": "Apply", "subresource": "x",
+                "fieldsV1": {"f:metadata": {"f:labels": {"f:f:suspend": {}}}, "f:spec": {"f:suspend": {}}}},
+        ]);
+        let object = json!({"metadata": {"name": "a", "managedFields": entries}}).to_string();
+        let read = |text: &str| {
+            let mut object: kube::core::PartialObjectMeta = serde_json::from_str(text).unwrap();
+            reduce(&mut object.metadata);
+            object.metadata
+        };
+        let left = left_out(&object);
+        assert!(left.len() < object.len(), "{left}");
+        assert_eq!(read(&left), read(&object));
+        assert_eq!(read(&left).managed_fields.map(|kept| kept.len()), Some(2));
     }
 
     #[test]
