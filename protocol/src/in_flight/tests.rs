@@ -157,3 +157,43 @@ fn an_answer_is_news_unless_it_only_says_that_what_is_yet_to_be_seen_is_done() {
         }
     }
 }
+
+#[test]
+fn what_is_seen_is_compared_with_what_was_written_unless_somebody_has_written_since() {
+    use muster_api::GangStatus;
+    use muster_cluster::object::Change;
+
+    let gang = |version: &str| {
+        let mut gang = Gang::new("train", GangSpec::default());
+        gang.metadata.namespace = Some("ml".to_owned());
+        gang.metadata.uid = Some("uid".to_owned());
+        gang.metadata.resource_version = Some(version.to_owned());
+        Object::Gang(Arc::new(gang))
+    };
+    let write = || ApiRequest::ReplaceGangStatus {
+        key: key(Kind::Gang),
+        uid: "uid".to_owned(),
+        resource_version: "7".to_owned(),
+        status: Box::new(GangStatus {
+            attempt: 3,
+            ..GangStatus::default()
+        }),
+        tells: true,
+    };
+    for (seen, is_held_back) in [("8", true), ("9", false)] {
+        let (mut index, mut flights) = (index(), InFlightWrites::new(1));
+        index.observe(Change::Applied(gang("7")));
+        let effect = flights.send(&index, write(), now(1_000)).unwrap();
+        let done = Outcome::Done(Some(gang("8")));
+        flights.settle(&index, effect.id, &done, now(1_000));
+        // Nothing of it is stored.
+        index.observe(Change::Applied(gang(seen)));
+        flights.saw(&key(Kind::Gang), false);
+        let (_, over) = flights.advance(&index, now(1_001));
+        assert_eq!(over, [key(Kind::Gang)], "{seen} is seen");
+        let again = flights.send(&index, write(), now(1_001));
+        assert_eq!(again.is_none(), is_held_back, "{seen} is seen");
+        let said = flights.in_vain.take_news();
+        assert_eq!(said.len(), usize::from(is_held_back), "{said:?}");
+    }
+}
