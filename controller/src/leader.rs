@@ -129,7 +129,7 @@ impl Leader {
                 Ok(()) = scheduler_is_away.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
             }
-            // Else there is room for the next write, and nothing to be decided. What is due is not put off by one answer after the other.
+            // Else there is room for the next write, and nothing to decide. One answer after the other puts off nothing that is due.
             if is_news || work.is_due() || work.has_rested_long() {
                 if let Some(rests_until) = work.rests_until() {
                     tokio::select! {
