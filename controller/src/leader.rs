@@ -3,7 +3,8 @@
 //! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is due, by lanes
 //! ([`muster_protocol::lanes`]). After a poll it rests for some milliseconds, so that of many changes in a row most come together.
 //! Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
-//! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]).
+//! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]). What waits for nobody may take long: that the
+//! lease is renewed meanwhile is seen to by [`crate::attendance`].
 //!
 //! When the lease is lost or a higher epoch is seen, nothing more is started and what is under way is dropped;
 //! what of it still arrives fails its precondition, or is what the protocol expects of a superseded leader.
@@ -110,13 +111,14 @@ impl Leader {
         );
         loop {
             let next_poll = work.next_poll();
+            let mut is_news = true;
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
                 _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
                     return Err(End::LeaseLost);
                 }
-                Some(performed) = work.next_performed() => work.settle(performed?),
+                Some(performed) = work.next_performed() => is_news = work.settle(performed?),
                 Ok(()) = refused_templates.changed() => {
                     let refused = refused_templates.borrow_and_update().clone();
                     work.note_refused_templates(refused);
@@ -127,21 +129,24 @@ impl Leader {
                 Ok(()) = scheduler_is_away.changed() => {}
                 () = tokio::time::sleep_until(next_poll) => {}
             }
-            if let Some(rests_until) = work.rests_until() {
-                tokio::select! {
-                    biased;
-                    () = stop.cancelled() => return Ok(()),
-                    _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
-                        return Err(End::LeaseLost);
+            // Else there is room for the next write, and nothing to decide. One answer after the other puts off nothing that is due.
+            if is_news || work.is_due() || work.has_rested_long() {
+                if let Some(rests_until) = work.rests_until() {
+                    tokio::select! {
+                        biased;
+                        () = stop.cancelled() => return Ok(()),
+                        _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                            return Err(End::LeaseLost);
+                        }
+                        () = tokio::time::sleep_until(rests_until) => {}
                     }
-                    () = tokio::time::sleep_until(rests_until) => {}
                 }
-            }
-            work.take_in_what_is_ready(&mut feed)?;
-            work.note_scheduler_away(*scheduler_is_away.borrow_and_update());
-            work.poll(*extender.borrow_and_update(), &mut feed);
-            if let Some(reason) = work.must_exit() {
-                return Err(End::Superseded(reason));
+                work.take_in_what_is_ready(&mut feed)?;
+                work.note_scheduler_away(*scheduler_is_away.borrow_and_update());
+                work.poll(*extender.borrow_and_update(), &mut feed);
+                if let Some(reason) = work.must_exit() {
+                    return Err(End::Superseded(reason));
+                }
             }
             // A poll may have taken long; what comes out of it is the business of whoever leads now.
             if *leadership.borrow() == Leadership::Follower {

@@ -2,10 +2,10 @@
 //!
 //! All decisions are made in `muster-engine`, all protocol in `muster_protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
-//! the machine ([`leader`]). Beside it stand what a leader keeps right by other means: the webhooks' CA bundle
-//! ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender answers
-//! ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook, and
-//! ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
+//! the machine ([`leader`]), whose long steps hold up nobody else ([`attendance`]). Beside it stand what a leader keeps right by other
+//! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender
+//! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
+//! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
 //! [`observe_begin`], [`uninstall_check`].
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
@@ -13,6 +13,7 @@
 //! then, and a new process starts clean. So it exits when it loses the lease or sees a higher epoch.
 
 pub mod args;
+pub mod attendance;
 pub mod ca_bundle;
 pub mod claim_templates;
 pub mod device_check;

@@ -11,9 +11,9 @@ use muster_controller::args::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-// More threads than the one that a container limited to one CPU would get: a round of decisions holds one up
-// for a while, and the lease must be renewed meanwhile.
-#[tokio::main(worker_threads = 4)]
+// Two, whatever the machine has: a round of decisions holds one up for a while, and the lease must be renewed meanwhile
+// (`muster_controller::attendance`). Each more is woken in vain most of the time.
+#[tokio::main(worker_threads = 2)]
 async fn main() -> anyhow::Result<ExitCode> {
     muster_serve::tls::install_provider();
     let cli = Cli::parse();

@@ -13,11 +13,12 @@ use muster_serve::{
     Program, Shutdown,
     lease::{self, Leadership},
 };
-use tokio::sync::watch;
+use tokio::{runtime::Handle, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::RunArgs,
+    attendance::Attendance,
     ca_bundle::CaBundleKeeper,
     claim_templates, extender_probe,
     feed::{Feed, WatchBroken},
@@ -31,6 +32,8 @@ use crate::{
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     #[cfg(feature = "failpoints")]
     crate::failpoint::arm()?;
+    let _attendance =
+        Attendance::of(Handle::current()).context("a thread that attends the runtime")?;
     let program =
         Program::start("muster-controller", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let metrics = ControllerMetrics::register(&program.metrics);

@@ -17,8 +17,10 @@ use std::{
 };
 
 use crate::{
-    ApiRequest, Effect, EffectId, Now, Outcome, effect::Refusable, in_vain::WritesInVain,
-    objects::resource_version,
+    ApiRequest, Effect, EffectId, Now, Outcome,
+    effect::Refusable,
+    in_vain::WritesInVain,
+    objects::{resource_version, stored},
 };
 use muster_cluster::{
     index::Index,
@@ -91,6 +93,8 @@ pub(crate) enum Answer {
     Foreign,
     /// Nothing beyond.
     Taken,
+    /// It is done, and not seen yet: until then it tells nobody anything.
+    Awaited,
     /// Somebody else wrote what only a leader writes: the Ledger is to be read again, it may be a new leader.
     Conflict,
 }
@@ -213,20 +217,27 @@ impl InFlightWrites {
     }
 
     /// Takes the answer of a write.
-    pub(crate) fn settle(&mut self, id: EffectId, outcome: &Outcome, now: Now) -> Answer {
+    pub(crate) fn settle(
+        &mut self,
+        index: &Index,
+        id: EffectId,
+        outcome: &Outcome,
+        now: Now,
+    ) -> Answer {
         let Some(key) = self.by_effect.remove(&id) else {
             return Answer::Foreign;
         };
         let Some(flight) = self.by_object.get_mut(&key) else {
             return Answer::Foreign;
         };
-        self.moved.insert(key.clone());
         let seconds = now.monotonic_seconds;
         if let Stage::Asked { version } = flight.stage {
+            self.moved.insert(key.clone());
             self.settle_asked(&key, version, outcome, seconds);
             return Answer::Taken;
         }
-        self.in_vain.note(&key, &flight.write, outcome, seconds);
+        self.in_vain
+            .note_not_done(&key, &flight.write, outcome, seconds);
         let pause = |seconds_long: u64| Stage::Pause {
             until: seconds + seconds_long,
         };
@@ -235,7 +246,13 @@ impl InFlightWrites {
                 let version = object.as_ref().and_then(version_of);
                 let until = seconds + SHOWN_WITHIN_SECONDS;
                 if let Some(change) = flight.write.refusable() {
-                    self.refused.remove(&(key, change));
+                    self.refused.remove(&(key.clone(), change));
+                }
+                flight.stage = Stage::Done { version, until };
+                if !flight.is_over(resource_version(index, &key), seconds) {
+                    // It is looked at once it is seen ([`InFlightWrites::saw`]), or when it was not for so long.
+                    self.due.entry(until).or_default().insert(key);
+                    return Answer::Awaited;
                 }
                 (Stage::Done { version, until }, Answer::Taken)
             }
@@ -259,6 +276,7 @@ impl InFlightWrites {
             }
         };
         flight.stage = stage;
+        self.moved.insert(key);
         answer
     }
 
@@ -292,6 +310,12 @@ impl InFlightWrites {
                 continue;
             };
             if flight.is_over(resource_version(index, &key), seconds) {
+                if let Stage::Done { version, .. } = flight.stage {
+                    let is_it = |seen: &Object| version.is_some() && version_of(seen) == version;
+                    let stored = stored(index, &key).filter(is_it);
+                    self.in_vain
+                        .compare(&key, &flight.write, stored.as_ref(), seconds);
+                }
                 self.by_object.remove(&key);
                 over.push(key);
                 continue;

@@ -2,7 +2,8 @@
 //!
 //! A CustomResourceDefinition that is older than this program lacks fields. The API server takes a write of such an object,
 //! answers that it is done, and drops what the definition does not name. What is seen then differs from what is wanted for
-//! ever, and would be written again with every answer. Likewise where there is nothing at that path: a status that the
+//! ever, and would be written again each time that it is seen. So what was written is compared with what is seen of it, in the version
+//! that the answer named. Likewise where there is nothing at that path: a status that the
 //! definition does not know, or an object that is gone and of which the watch has not said so yet.
 //!
 //! So what was written in vain is not written again before [`AGAIN_SECONDS`] have passed, or [`NOT_FOUND_SECONDS`] where there
@@ -61,46 +62,63 @@ struct WriteInVain {
 }
 
 impl WritesInVain {
-    /// Notes what came of a write at that second.
-    pub(crate) fn note(
+    /// Notes that a write was not done. One that was is compared once its object is seen ([`Self::compare`]): until then nothing
+    /// else is written to it.
+    pub(crate) fn note_not_done(
         &mut self,
         key: &ObjectKey,
         write: &Arc<ApiRequest>,
         outcome: &Outcome,
         second: u64,
     ) {
-        let is_in_vain = match outcome {
-            Outcome::Done(Some(object)) => {
-                let fields = not_stored(write, object);
-                let kind = key.kind;
-                for field in fields.iter().cloned() {
-                    let field = FieldNotStored { kind, field };
-                    if self.fields.insert(field.clone()) {
-                        self.news.push(field);
-                    }
-                }
-                !fields.is_empty()
-            }
+        let held_back_seconds = match (outcome, &**write) {
             // A Queue that is not there is made; whatever is decided by an object has a precondition, and conflicts.
-            Outcome::NotFound => matches!(
-                **write,
+            (
+                Outcome::NotFound,
                 ApiRequest::PublishQueue { .. }
-                    | ApiRequest::PublishTeam { .. }
-                    | ApiRequest::PublishCohort { .. }
-                    | ApiRequest::PublishFlavor { .. }
-                    | ApiRequest::PublishPriorityTier { .. }
-            ),
+                | ApiRequest::PublishTeam { .. }
+                | ApiRequest::PublishCohort { .. }
+                | ApiRequest::PublishFlavor { .. }
+                | ApiRequest::PublishPriorityTier { .. },
+            ) => Some(NOT_FOUND_SECONDS),
             // Somebody wrote in between, perhaps this program: what is stored is not what was written in vain.
-            Outcome::Conflict => false,
+            (Outcome::NotFound | Outcome::Conflict, _) => None,
             _ => return,
         };
+        self.set(key, write, held_back_seconds, second);
+    }
+
+    /// Compares what a write says with what it stored; `None`: somebody has written since, and that is not known.
+    pub(crate) fn compare(
+        &mut self,
+        key: &ObjectKey,
+        write: &Arc<ApiRequest>,
+        stored: Option<&Object>,
+        second: u64,
+    ) {
+        let fields = stored.map_or_else(BTreeSet::new, |stored| not_stored(write, stored));
+        let held_back_seconds = (!fields.is_empty()).then_some(AGAIN_SECONDS);
+        let kind = key.kind;
+        for field in fields {
+            let field = FieldNotStored { kind, field };
+            if self.fields.insert(field.clone()) {
+                self.news.push(field);
+            }
+        }
+        self.set(key, write, held_back_seconds, second);
+    }
+
+    /// Notes for how long a write is held back that was made at that second, if it is.
+    fn set(
+        &mut self,
+        key: &ObjectKey,
+        write: &Arc<ApiRequest>,
+        held_back_seconds: Option<u64>,
+        second: u64,
+    ) {
         self.forget(key);
-        if is_in_vain {
+        if let Some(seconds) = held_back_seconds {
             let write = Arc::clone(write);
-            let seconds = match outcome {
-                Outcome::NotFound => NOT_FOUND_SECONDS,
-                _ => AGAIN_SECONDS,
-            };
             let until = second + seconds;
             self.due.insert((until, key.clone()));
             let in_vain = WriteInVain { write, until };

@@ -44,7 +44,8 @@ use muster_cluster::{
 ///
 /// 1. [`Machine::poll`], and perform the effects it returns, concurrently and in any order;
 /// 2. hand over what is observed ([`Machine::observe`]) and what came of each effect ([`Machine::settle`]);
-/// 3. poll again soon after either, and when [`Machine::next_due`] says so;
+/// 3. poll again soon after either, unless [`Machine::settle`] says that the answer changes nothing, and when
+///    [`Machine::next_due`] says so;
 /// 4. stop, performing nothing more, as soon as [`Machine::must_exit`] says so or the lease is lost.
 ///
 /// At first it knows nothing and asks, by effects, for the Ledger, then for every kind
@@ -249,8 +250,11 @@ impl Machine {
 
     /// What came of an effect. The written object comes by [`Machine::observe`] too, through its watch;
     /// nothing more is written to it until then.
-    pub fn settle(&mut self, effect: EffectId, outcome: Outcome) {
-        let Some(now) = self.now else { return };
+    ///
+    /// Whether it is to be polled for that. It is not where the answer says no more than that a write is done as it was to be, and
+    /// its object is still to be seen, or that an Event was published: a poll would find what the last one found.
+    pub fn settle(&mut self, effect: EffectId, outcome: Outcome) -> bool {
+        let Some(now) = self.now else { return false };
         let outcome = match outcome {
             Outcome::Unknown if self.bugs.has(InjectedBug::UnansweredCountsAsDone) => {
                 Outcome::Done(None)
@@ -259,28 +263,35 @@ impl Machine {
         };
         if self.ledger_check.end(effect) {
             self.take_ledger_check(&outcome, now);
-            return;
+            return true;
         }
         if let Some(read) = self.store_check.end(effect) {
             self.take_store_check(read, &outcome);
-            return;
+            return true;
         }
         if self.take_node_check(effect, &outcome) {
-            return;
+            return true;
         }
         let retry = self.config.retry_seconds;
         if self.takeover.settle(effect, &outcome, retry, now) {
-            return;
+            return true;
         }
         // What is done changes nothing before it is seen: until then the object counts as being written.
         let is_done = matches!(outcome, Outcome::Done(_));
+        let mut is_noted = false;
         if let Some(target) = self.flights.target(effect).cloned()
             && (!is_done || self.flights.was_refused(&target))
         {
             self.note_key(&target);
+            is_noted = true;
         }
-        if self.flights.settle(effect, &outcome, now) == Answer::Conflict {
-            self.ledger_check.ask(now.monotonic_seconds);
+        match self.flights.settle(&self.index, effect, &outcome, now) {
+            Answer::Foreign | Answer::Awaited => is_noted,
+            Answer::Taken => true,
+            Answer::Conflict => {
+                self.ledger_check.ask(now.monotonic_seconds);
+                true
+            }
         }
     }
 

@@ -1,12 +1,14 @@
 //! Facts of objects that the protocol decides by, and the keys under which they are written.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, Intent, LedgerSpec, keys};
 
 use muster_cluster::{
     formed::GangKey,
     index::{Index, NamespacedName},
-    object::{Kind, ObjectKey},
+    object::{Kind, Object, ObjectKey},
     pod::{self, ObservedPod, PodFields},
 };
 
@@ -102,6 +104,28 @@ pub(crate) fn resource_version<'a>(index: &'a Index, key: &ObjectKey) -> Option<
         _ => return None,
     };
     metadata.resource_version.as_deref()
+}
+
+/// An object that the protocol writes, of a kind whose definition could lack a field of what is written, as it is seen.
+pub(crate) fn stored(index: &Index, key: &ObjectKey) -> Option<Object> {
+    let name = &key.name;
+    Some(match key.kind {
+        Kind::Ledger => Object::Ledger(Arc::clone(index.ledger()?)),
+        Kind::Gang => {
+            let key = GangKey::new(&key.namespace, name);
+            Object::Gang(Arc::clone(index.gang(&key)?))
+        }
+        Kind::NodeDevices => Object::NodeDevices(Arc::clone(index.node_devices(name)?)),
+        Kind::Queue => {
+            let key = NamespacedName::new(&key.namespace, name);
+            Object::Queue(Arc::clone(index.queue(&key)?))
+        }
+        Kind::Cohort => Object::Cohort(Arc::clone(index.cohort(name)?)),
+        Kind::Flavor => Object::Flavor(Arc::clone(index.flavor(name)?)),
+        Kind::Team => Object::Team(Arc::clone(index.team(name)?)),
+        Kind::PriorityTier => Object::PriorityTier(Arc::clone(index.tier(name)?)),
+        _ => return None,
+    })
 }
 
 /// The content of the Ledger.

@@ -347,9 +347,9 @@ impl Controllers {
             (other, None) => format!("{text} -> {other:?}"),
         };
         let replica = &mut self.replicas[number];
-        replica.stirred = true;
         if let Some(machine) = &mut replica.machine {
-            machine.settle(effect.id, outcome);
+            // As its executor: an answer that is no news is no reason to poll.
+            replica.stirred |= machine.settle(effect.id, outcome);
         }
         Some(told)
     }

@@ -6,7 +6,10 @@ use muster_serve::{Readiness, metrics::Metrics};
 
 use tokio::time::Instant;
 
-use super::{work::CHANGES_PER_POLL, *};
+use super::{
+    work::{BREATH, CHANGES_PER_POLL, REST},
+    *,
+};
 use crate::feed::tests::silent;
 
 fn machine() -> Machine {
@@ -104,10 +107,13 @@ async fn after_a_poll_the_machine_rests_so_that_what_follows_comes_together() {
     work.take_in_what_is_ready(&mut feed).unwrap();
     let polled_at = Instant::now();
     work.poll(ExtenderState::Ready, &mut feed);
-    let rests_until = work.rests_until().unwrap();
-    assert!(polled_at < rests_until, "{rests_until:?}");
+    let rests_until = polled_at + REST;
+    assert_eq!(work.rests_until(), Some(rests_until));
     assert!(rests_until <= work.next_poll(), "nothing is late by it");
+    // What is due since then, and was not when it was polled, is nothing that the poll left over.
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert!(work.next_poll() <= Instant::now() + BREATH, "it is due");
+    assert_eq!(work.rests_until(), Some(rests_until));
     // As long as a person does not see it.
-    let rest = rests_until - polled_at;
-    assert!(rest <= Duration::from_millis(20), "{rest:?}");
+    assert!(REST <= Duration::from_millis(20), "{REST:?}");
 }

@@ -30,12 +30,12 @@ use crate::{
 
 /// Changes that are taken in before the machine is polled: a flood must not keep it from writing.
 pub(super) const CHANGES_PER_POLL: usize = 2_000;
-/// Shortest time between two polls that nothing but the machine's own unfinished work asks for.
-const BREATH: Duration = Duration::from_millis(5);
-/// Shortest time between two polls of which the machine did not ask for the second: what happens meanwhile is taken in at once by
-/// that one. What happens after a longer rest is answered at once. Many small changes of one node, or one gang, then cost one look,
+/// Shortest time between a poll that left work over and the next one.
+pub(super) const BREATH: Duration = Duration::from_millis(5);
+/// Shortest time between two polls of which the first left nothing over: what happens meanwhile is taken in at once by
+/// the second. What happens after a longer rest is answered at once. Many small changes of one node, or one gang, then cost one look,
 /// and a write waits for its turn by no more than it takes the API server to store one.
-const REST: Duration = Duration::from_millis(10);
+pub(super) const REST: Duration = Duration::from_millis(10);
 /// Longest time without a poll, whatever the machine says.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
@@ -61,6 +61,8 @@ pub(super) struct Work {
     waiting: Lanes<(Effect, Instant)>,
     /// When the machine was polled last.
     polled_at: Option<Instant>,
+    /// For how long it rests since then at least.
+    rest: Duration,
     pace: Pace,
     /// The next to be sent, which waits for its turn by [`Pace`].
     next: Option<(Place, (Effect, Instant))>,
@@ -88,6 +90,7 @@ impl Work {
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
             polled_at: None,
+            rest: REST,
             pace,
             next: None,
             under_way: JoinSet::new(),
@@ -101,6 +104,7 @@ impl Work {
 
     pub(super) fn take_in_what_is_ready(&mut self, feed: &mut Feed) -> Result<(), JoinError> {
         while let Some(performed) = self.under_way.try_join_next() {
+            // A poll follows, whatever it says.
             self.settle(performed?);
         }
         for _ in 0..CHANGES_PER_POLL {
@@ -134,7 +138,8 @@ impl Work {
         self.machine.note_refused_templates(refused);
     }
 
-    pub(super) fn settle(&mut self, performed: Performed) {
+    /// Takes an effect in that was carried out; whether the machine is to be polled for that.
+    pub(super) fn settle(&mut self, performed: Performed) -> bool {
         let Performed {
             place,
             effect,
@@ -144,7 +149,7 @@ impl Work {
         self.metrics.settled(&effect.write, &outcome);
         // Never observed: what is seen comes from the watches alone, in their order. Told out of turn, an object that
         // was created again under a name would be taken for gone with its predecessor.
-        self.machine.settle(effect.id, outcome);
+        self.machine.settle(effect.id, outcome)
     }
 
     pub(super) fn take_judgements(&mut self, room: usize) -> Vec<JudgementRequest> {
@@ -169,6 +174,9 @@ impl Work {
         let effects = self.machine.poll(self.time.now());
         self.metrics.decided(begun.elapsed());
         self.polled_at = Some(Instant::now());
+        // Asked now, and not when the rest begins: whatever is taken in until then is to be looked at as well, and would pass for
+        // work that this poll left over.
+        self.rest = if self.is_due() { BREATH } else { REST };
         for FieldNotStored { kind, field } in self.machine.take_fields_not_stored() {
             tracing::warn!(
                 ?kind,
@@ -199,14 +207,19 @@ impl Work {
 
     /// Until when the machine rests, whatever happens.
     pub(super) fn rests_until(&self) -> Option<Instant> {
-        let rest = if self.is_due() { BREATH } else { REST };
-        self.polled_at.map(|polled_at| polled_at + rest)
+        self.polled_at.map(|polled_at| polled_at + self.rest)
     }
 
-    /// Whether the machine has something left to do, which nothing but another poll brings about.
-    fn is_due(&self) -> bool {
+    /// Whether the machine has something left to do, which nothing but another poll brings about, or is due by time.
+    pub(super) fn is_due(&self) -> bool {
         let due = self.machine.next_due();
         due.is_some_and(|due| due <= self.time.elapsed().as_secs())
+    }
+
+    /// Whether it is long since it was polled.
+    pub(super) fn has_rested_long(&self) -> bool {
+        let polled_at = self.polled_at;
+        polled_at.is_none_or(|polled_at| polled_at.elapsed() >= LONGEST_REST)
     }
 
     /// When there is something to do though nothing happens: when the machine, or the next call, is due by time alone.

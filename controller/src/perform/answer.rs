@@ -1,9 +1,8 @@
 //! What is read of an answer to a write: as little as somebody asks for.
 //!
 //! The machine goes by what the watches tell, and they tell what was written, too. From an answer it takes the version that is stored
-//! now, and of a kind whose definition could lack a field it compares what is stored with what was sent. So of pods, Jobs and new Gangs
-//! the API server is asked for the metadata, of which the version is read; of what is compared all is read but `managedFields`, which are as
-//! large as the rest; and of an Event nothing is.
+//! now. So the API server is asked for the metadata, of which the version is read, and of an Event nothing is; only the Ledger, and a
+//! node's NodeDevices when it is made, are read whole, but for most `managedFields`, which are as large as the rest.
 
 use http::{HeaderValue, Request, header::ACCEPT};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,7 +20,7 @@ const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// A call, or why there is none.
-type Built = Result<Request<Vec<u8>>, request::Error>;
+pub(super) type Built = Result<Request<Vec<u8>>, request::Error>;
 
 /// All that a write stored, but for most `managedFields`.
 pub(super) async fn whole<K>(client: &Client, call: Built) -> Result<K, CallError>

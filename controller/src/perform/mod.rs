@@ -8,7 +8,6 @@ mod answer;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use json_patch::{AddOperation, PatchOperation, jsonptr::PointerBuf};
 use k8s_openapi::{
     api::{
         batch::v1::Job,
@@ -18,13 +17,14 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
-    Api, Client, Resource, ResourceExt,
+    Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy},
     core::{ClusterResourceScope, Request},
 };
 use muster_api::{
-    Gang, GangSpec, GangStatus, Ledger, LedgerSpec, NodeDevices, NodeDevicesSpec, Queue, QueueSpec,
-    QueueStatus, keys,
+    Cohort, CohortSpec, Flavor, FlavorSpec, Gang, GangSpec, GangStatus, Ledger, LedgerSpec,
+    NodeDevices, NodeDevicesSpec, PriorityTier, PriorityTierSpec, Queue, QueueSpec, QueueStatus,
+    Team, TeamSpec, keys,
 };
 use muster_cluster::object::{Object, ObjectKey};
 use muster_protocol::{ApiRequest, EventNote, Outcome};
@@ -33,7 +33,7 @@ use muster_serve::{
     event::Told,
     watch::managed_fields,
 };
-use serde::{Serialize, de::DeserializeOwned};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::{outcome, read};
@@ -139,16 +139,18 @@ impl Performer {
                 status,
             } => self.publish_queue(namespace, team, status).await,
             ApiRequest::PublishTeam { team, status } => {
-                self.publish_status(team, status, Object::Team).await
+                self.publish_status::<Team>(team, status, team_of).await
             }
             ApiRequest::PublishCohort { cohort, status } => {
-                self.publish_status(cohort, status, Object::Cohort).await
+                self.publish_status::<Cohort>(cohort, status, cohort_of)
+                    .await
             }
             ApiRequest::PublishFlavor { flavor, status } => {
-                self.publish_status(flavor, status, Object::Flavor).await
+                self.publish_status::<Flavor>(flavor, status, flavor_of)
+                    .await
             }
             ApiRequest::PublishPriorityTier { tier, status } => {
-                self.publish_status(tier, status, Object::PriorityTier)
+                self.publish_status::<PriorityTier>(tier, status, tier_of)
                     .await
             }
             ApiRequest::DeleteQueue { key } => self.delete_queue(key).await,
@@ -170,20 +172,21 @@ impl Performer {
 
     /// Replaces all of the Ledger but what the API server itself keeps: nobody else writes to it.
     async fn replace_ledger(&self, resource_version: &str, spec: &LedgerSpec) -> Written {
-        let mut ledger = Ledger::new(keys::LEDGER_NAME, spec.clone());
-        ledger.metadata.resource_version = Some(resource_version.to_owned());
+        let metadata = ObjectMeta {
+            name: Some(keys::LEDGER_NAME.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let ledger = json(&Sent::<_, ()>::of::<Ledger>(metadata, spec, None))?;
         let ledgers = calls_of::<Ledger>(None);
-        let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), json(&ledger)?);
+        let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), ledger);
         done(answer::whole(&self.client, call).await, Object::Ledger)
     }
 
     async fn create_gang(&self, gang: &Gang) -> Written {
         let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
         let call = calls_of::<Gang>(Some(namespace)).create(&post_params(), json(gang)?);
-        let stored = answer::version(&self.client, call).await.map_err(failed)?;
-        let mut gang = Gang::new("", GangSpec::default());
-        gang.metadata = stored;
-        Ok(Some(Object::Gang(Arc::new(gang))))
+        told(answer::version(&self.client, call).await, gang_of)
     }
 
     /// A write to `/status` ignores all but the status, so the rest need not be known.
@@ -194,14 +197,18 @@ impl Performer {
         resource_version: &str,
         status: &GangStatus,
     ) -> Written {
-        let mut gang = Gang::new(&key.name, ignored_gang_spec());
-        gang.metadata.namespace = Some(key.namespace.clone());
-        gang.metadata.uid = Some(uid.to_owned());
-        gang.metadata.resource_version = Some(resource_version.to_owned());
-        gang.status = Some(status.clone());
+        let metadata = ObjectMeta {
+            name: Some(key.name.clone()),
+            namespace: Some(key.namespace.clone()),
+            uid: Some(uid.to_owned()),
+            resource_version: Some(resource_version.to_owned()),
+            ..ObjectMeta::default()
+        };
+        let spec = ignored_gang_spec();
+        let gang = json(&Sent::of::<Gang>(metadata, &spec, Some(status)))?;
         let gangs = calls_of::<Gang>(Some(&key.namespace));
-        let call = gangs.replace_subresource("status", &key.name, &post_params(), json(&gang)?);
-        done(answer::whole(&self.client, call).await, Object::Gang)
+        let call = gangs.replace_subresource("status", &key.name, &post_params(), gang);
+        told(answer::version(&self.client, call).await, gang_of)
     }
 
     async fn delete_gang(&self, key: &ObjectKey, uid: &str, resource_version: &str) -> Written {
@@ -217,7 +224,7 @@ impl Performer {
 
     async fn create_node_devices(&self, node: &str, spec: &NodeDevicesSpec) -> Written {
         let mut object = NodeDevices::new(node, spec.clone());
-        set_permits_finalizer(&mut object, !spec.permits.is_empty());
+        set_permits_finalizer(&mut object.metadata, !spec.permits.is_empty());
         let all: Api<NodeDevices> = Api::all(self.client.clone());
         let stored = within(CALL_LIMIT, all.create(&post_params(), &object)).await;
         done(stored, Object::NodeDevices)
@@ -232,12 +239,11 @@ impl Performer {
         spec: &NodeDevicesSpec,
         finalizer: bool,
     ) -> Written {
-        let mut object = replaced.ok_or(Outcome::Conflict)?.clone();
-        object.spec = spec.clone();
-        object.status = None;
-        set_permits_finalizer(&mut object, finalizer);
-        let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), json(&object)?);
-        done(answer::whole(&self.client, call).await, Object::NodeDevices)
+        let mut metadata = replaced.ok_or(Outcome::Conflict)?.metadata.clone();
+        set_permits_finalizer(&mut metadata, finalizer);
+        let object = json(&Sent::<_, ()>::of::<NodeDevices>(metadata, spec, None))?;
+        let call = calls_of::<NodeDevices>(None).replace(node, &post_params(), object);
+        told(answer::version(&self.client, call).await, node_devices_of)
     }
 
     async fn delete_node_devices(&self, node: &str, uid: &str, resource_version: &str) -> Written {
@@ -249,17 +255,17 @@ impl Performer {
     }
 
     async fn patch_pod(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let pods = calls_of::<Pod>(Some(&key.namespace));
-        let call = pods.patch(&key.name, &patch_params(), &patch);
-        patched_pod(answer::version(&self.client, call).await)
+        let call = pods.patch(&key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
+        told(answer::version(&self.client, call).await, pod_of)
     }
 
     async fn patch_pod_status(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let pods = calls_of::<Pod>(Some(&key.namespace));
-        let call = pods.patch_subresource("status", &key.name, &patch_params(), &patch);
-        patched_pod(answer::version(&self.client, call).await)
+        let call = pods.patch_subresource("status", &key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
+        told(answer::version(&self.client, call).await, pod_of)
     }
 
     /// With the grace period that the pod says. A pod that its kubelet has to end first is answered as it is until then.
@@ -280,21 +286,17 @@ impl Performer {
     }
 
     async fn patch_job(&self, key: &ObjectKey, patch: &Value) -> Written {
-        let patch = Patch::Json::<()>(json_patch_of(patch)?);
         let jobs = calls_of::<Job>(Some(&key.namespace));
-        let call = jobs.patch(&key.name, &patch_params(), &patch);
-        let metadata = answer::version(&self.client, call).await.map_err(failed)?;
-        Ok(Some(Object::Job(Arc::new(Job {
-            metadata,
-            ..Job::default()
-        }))))
+        let call = jobs.patch(&key.name, &patch_params(), &operations());
+        let call = with_body(call, json(patch)?);
+        told(answer::version(&self.client, call).await, job_of)
     }
 
     /// Without precondition: only leaders write Queues, nothing is decided by them, and what a superseded
     /// leader may still write is corrected by the next status that the new one publishes.
     async fn publish_queue(&self, namespace: &str, team: &str, status: &QueueStatus) -> Written {
         let of = (Some(namespace), team);
-        match self.patch_status(of, status, Object::Queue).await {
+        match self.patch_status::<Queue>(of, status, queue_of).await {
             Err(Outcome::NotFound) => {}
             written => return written,
         }
@@ -310,7 +312,7 @@ impl Performer {
             Err(error) if error.status_code() == Some(409) => {}
             Err(error) => return Err(failed(error)),
         }
-        self.patch_status(of, status, Object::Queue).await
+        self.patch_status::<Queue>(of, status, queue_of).await
     }
 
     /// The status of a Team, a Cohort, a Flavor or a PriorityTier. Without precondition, as for Queues. An object that is gone is not made again.
@@ -318,12 +320,13 @@ impl Performer {
         &self,
         name: &str,
         status: &impl Serialize,
-        wrap: fn(Arc<K>) -> Object,
+        object_of: fn(ObjectMeta) -> Object,
     ) -> Written
     where
-        K: Resource<Scope = ClusterResourceScope, DynamicType = ()> + DeserializeOwned,
+        K: Resource<Scope = ClusterResourceScope, DynamicType = ()>,
     {
-        self.patch_status((None, name), status, wrap).await
+        self.patch_status::<K>((None, name), status, object_of)
+            .await
     }
 
     /// Of the object of that namespace and name. `add` replaces what is there, whole. A Queue names a hundred gangs, so what is sent is made
@@ -332,19 +335,20 @@ impl Performer {
         &self,
         (namespace, name): (Option<&str>, &str),
         status: &impl Serialize,
-        wrap: fn(Arc<K>) -> Object,
+        object_of: fn(ObjectMeta) -> Object,
     ) -> Written
     where
-        K: Resource<DynamicType = ()> + DeserializeOwned,
+        K: Resource<DynamicType = ()>,
     {
-        let value = serde_json::to_value(status)
-            .map_err(|error| Outcome::Refused(format!("no JSON: {error}")))?;
-        let path = PointerBuf::from_tokens(["status"]);
-        let replacement = PatchOperation::Add(AddOperation { path, value });
-        let patch = Patch::Json::<()>(json_patch::Patch(vec![replacement]));
+        let replacement = Replacement {
+            op: "add",
+            path: "/status",
+            value: status,
+        };
         let objects = calls_of::<K>(namespace);
-        let call = objects.patch_subresource("status", name, &patch_params(), &patch);
-        done(answer::whole(&self.client, call).await, wrap)
+        let call = objects.patch_subresource("status", name, &patch_params(), &operations());
+        let call = with_body(call, json(&[replacement])?);
+        told(answer::version(&self.client, call).await, object_of)
     }
 
     async fn delete_queue(&self, key: &ObjectKey) -> Written {
@@ -375,9 +379,51 @@ fn only_as_seen(uid: &str, resource_version: &str) -> DeleteParams {
     }
 }
 
-fn json_patch_of(patch: &Value) -> Result<json_patch::Patch, Outcome> {
-    serde_json::from_value(patch.clone())
-        .map_err(|error| Outcome::Refused(format!("no JSON patch: {error}")))
+/// A JSON patch to which [`with_body`] gives its operations: they are not made twice for that.
+fn operations() -> Patch<()> {
+    Patch::Json(json_patch::Patch(Vec::new()))
+}
+
+/// A call with a body that is made already.
+fn with_body(call: answer::Built, body: Vec<u8>) -> answer::Built {
+    call.map(|call| call.map(|_| body))
+}
+
+/// The operation of a JSON patch that sets a field.
+#[derive(Serialize)]
+struct Replacement<'a, T> {
+    op: &'static str,
+    path: &'static str,
+    value: &'a T,
+}
+
+/// An object as it is sent: what it says may be large, and is not copied for that.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Sent<'a, S, T> {
+    api_version: String,
+    kind: String,
+    metadata: ObjectMeta,
+    spec: &'a S,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<&'a T>,
+}
+
+impl<'a, S, T> Sent<'a, S, T> {
+    /// An object of the kind `K`.
+    fn of<K: Resource<DynamicType = ()>>(
+        metadata: ObjectMeta,
+        spec: &'a S,
+        status: Option<&'a T>,
+    ) -> Self {
+        Self {
+            api_version: K::api_version(&()).into_owned(),
+            kind: K::kind(&()).into_owned(),
+            metadata,
+            spec,
+            status,
+        }
+    }
 }
 
 /// Builds calls about a kind.
@@ -385,17 +431,47 @@ fn calls_of<K: Resource<DynamicType = ()>>(namespace: Option<&str>) -> Request {
     Request::new(K::url_path(&(), namespace))
 }
 
-fn json(object: &impl Serialize) -> Result<Vec<u8>, Outcome> {
+fn json<T: Serialize + ?Sized>(object: &T) -> Result<Vec<u8>, Outcome> {
     serde_json::to_vec(object).map_err(|error| Outcome::Refused(format!("no JSON: {error}")))
 }
 
-/// A pod of which only the version is told.
-fn patched_pod(answer: Result<ObjectMeta, CallError>) -> Written {
-    let metadata = answer.map_err(failed)?;
-    Ok(Some(Object::Pod(Arc::new(Pod {
+/// An object of which only the version is told.
+fn told(answer: Result<ObjectMeta, CallError>, object_of: fn(ObjectMeta) -> Object) -> Written {
+    Ok(Some(object_of(answer.map_err(failed)?)))
+}
+
+fn pod_of(metadata: ObjectMeta) -> Object {
+    Object::Pod(Arc::new(Pod {
         metadata,
         ..Pod::default()
-    }))))
+    }))
+}
+
+fn job_of(metadata: ObjectMeta) -> Object {
+    Object::Job(Arc::new(Job {
+        metadata,
+        ..Job::default()
+    }))
+}
+
+/// Objects of our own kinds of which nothing is known but the metadata.
+macro_rules! objects_of_metadata {
+    ($($object_of:ident: $kind:ident, $spec:ident;)*) => {$(
+        fn $object_of(metadata: ObjectMeta) -> Object {
+            let object = $kind::new("", $spec::default());
+            Object::$kind(Arc::new($kind { metadata, ..object }))
+        }
+    )*};
+}
+
+objects_of_metadata! {
+    cohort_of: Cohort, CohortSpec;
+    flavor_of: Flavor, FlavorSpec;
+    gang_of: Gang, GangSpec;
+    node_devices_of: NodeDevices, NodeDevicesSpec;
+    queue_of: Queue, QueueSpec;
+    team_of: Team, TeamSpec;
+    tier_of: PriorityTier, PriorityTierSpec;
 }
 
 /// What a write is called in metrics and logs.
@@ -463,8 +539,8 @@ fn ignored_gang_spec() -> GangSpec {
     }
 }
 
-fn set_permits_finalizer(object: &mut NodeDevices, stands: bool) {
-    let finalizers = object.finalizers_mut();
+fn set_permits_finalizer(metadata: &mut ObjectMeta, stands: bool) {
+    let finalizers = metadata.finalizers.get_or_insert_default();
     finalizers.retain(|finalizer| finalizer != keys::PERMITS_FINALIZER);
     if stands {
         finalizers.push(keys::PERMITS_FINALIZER.to_owned());

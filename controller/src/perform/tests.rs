@@ -1,4 +1,4 @@
-use muster_api::{GangPhase, Permit, Reason};
+use muster_api::{CohortStatus, GangPhase, Permit, Reason};
 use muster_cluster::object::Kind;
 use muster_protocol::JobChange;
 use serde_json::json;
@@ -414,7 +414,7 @@ async fn a_job_is_patched_as_it_was_seen() {
 }
 
 #[tokio::test]
-async fn of_an_answer_that_nobody_compares_metadata_is_asked_for_and_the_version_is_read() {
+async fn of_an_answer_metadata_is_asked_for_and_the_version_is_read() {
     // What is more than the version cannot be read: nobody tries to.
     let stored = json!({
         "metadata": {"name": 7, "resourceVersion": "8", "managedFields": 7},
@@ -456,6 +456,58 @@ async fn of_an_answer_that_nobody_compares_metadata_is_asked_for_and_the_version
             },
             "POST /apis/muster.dev/v1alpha1/namespaces/team-a/gangs",
             Kind::Gang,
+        ),
+        (
+            ApiRequest::ReplaceGangStatus {
+                key: key(Kind::Gang, "team-a", "job-x"),
+                uid: "u-1".to_owned(),
+                resource_version: "7".to_owned(),
+                status: Box::default(),
+                tells: true,
+            },
+            "PUT /apis/muster.dev/v1alpha1/namespaces/team-a/gangs/job-x/status",
+            Kind::Gang,
+        ),
+        (
+            ApiRequest::PublishQueue {
+                namespace: "team-a".to_owned(),
+                team: "ml".to_owned(),
+                status: Box::default(),
+            },
+            "PATCH /apis/muster.dev/v1alpha1/namespaces/team-a/queues/ml/status",
+            Kind::Queue,
+        ),
+        (
+            ApiRequest::PublishTeam {
+                team: "ml".to_owned(),
+                status: Box::default(),
+            },
+            "PATCH /apis/muster.dev/v1alpha1/teams/ml/status",
+            Kind::Team,
+        ),
+        (
+            ApiRequest::PublishCohort {
+                cohort: "all".to_owned(),
+                status: Box::default(),
+            },
+            "PATCH /apis/muster.dev/v1alpha1/cohorts/all/status",
+            Kind::Cohort,
+        ),
+        (
+            ApiRequest::PublishFlavor {
+                flavor: "gpu".to_owned(),
+                status: Box::default(),
+            },
+            "PATCH /apis/muster.dev/v1alpha1/flavors/gpu/status",
+            Kind::Flavor,
+        ),
+        (
+            ApiRequest::PublishPriorityTier {
+                tier: "high".to_owned(),
+                status: Box::default(),
+            },
+            "PATCH /apis/muster.dev/v1alpha1/prioritytiers/high/status",
+            Kind::PriorityTier,
         ),
     ] {
         let api = ScriptedApi::new([(200, stored.clone())]);
@@ -504,31 +556,40 @@ async fn of_the_answer_to_an_event_nothing_is_read() {
 }
 
 #[tokio::test]
-async fn of_an_answer_that_is_compared_all_is_read_but_managed_fields() {
-    let answer = |status: Value| {
+async fn what_is_published_replaces_the_status_whole() {
+    let api = ScriptedApi::new([(200, json!({"metadata": {"resourceVersion": "8"}}))]);
+    let status = CohortStatus {
+        weighted_share: Some(7),
+        ..CohortStatus::default()
+    };
+    let expected = json!([{"op": "add", "path": "/status", "value": &status}]);
+    let write = ApiRequest::PublishCohort {
+        cohort: "all".to_owned(),
+        status: Box::new(status),
+    };
+    perform(&api, write).await;
+    assert_eq!(only(&api).body, expected);
+}
+
+#[tokio::test]
+async fn of_the_ledger_all_is_read_but_managed_fields() {
+    let answer = |epoch: Value| {
         json!({
-            "apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
-            "metadata": {"name": "job-x", "namespace": "team-a", "resourceVersion": "8", "managedFields": 7},
-            "spec": {"size": 1, "startTimeoutSeconds": 1}, "status": status,
+            "apiVersion": "muster.dev/v1alpha1", "kind": "Ledger",
+            "metadata": {"name": "cluster", "resourceVersion": "8", "managedFields": 7},
+            "spec": {"leaderEpoch": epoch, "sequence": 0},
         })
     };
-    let write = || ApiRequest::ReplaceGangStatus {
-        key: key(Kind::Gang, "team-a", "job-x"),
-        uid: "u-1".to_owned(),
+    let write = || ApiRequest::ReplaceLedger {
         resource_version: "7".to_owned(),
-        status: Box::default(),
-        tells: true,
+        spec: LedgerSpec::default(),
     };
-    let whole = serde_json::to_value(GangStatus {
-        attempt: 3,
-        ..GangStatus::default()
-    });
-    let api = ScriptedApi::new([(200, answer(whole.unwrap())), (200, answer(json!(7)))]);
-    let Outcome::Done(Some(Object::Gang(gang))) = perform(&api, write()).await else {
+    let api = ScriptedApi::new([(200, answer(json!(3))), (200, answer(json!("high")))]);
+    let Outcome::Done(Some(Object::Ledger(ledger))) = perform(&api, write()).await else {
         panic!("done")
     };
-    assert_eq!(gang.metadata.resource_version.as_deref(), Some("8"));
-    assert_eq!(gang.status.as_ref().map(|status| status.attempt), Some(3));
+    assert_eq!(ledger.metadata.resource_version.as_deref(), Some("8"));
+    assert_eq!(ledger.spec.leader_epoch, 3);
     // Whether that was stored as it was sent is not known.
     assert!(matches!(perform(&api, write()).await, Outcome::Unknown));
 }

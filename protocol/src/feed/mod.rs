@@ -31,7 +31,15 @@ use muster_cluster::{
 use unexplained::Unexplained;
 
 /// Why gangs wait as the engine, or the commit, says, by UID of the Gang.
-pub(crate) type Explanations = Table<String, PendingReason>;
+pub(crate) type Explanations = Table<String, Explained>;
+
+/// Why a gang waits as the engine, or the commit, says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Explained {
+    pub(crate) wait: PendingReason,
+    /// Whether it was among the first [`HELPED`] of its Team's line when that was said.
+    pub(crate) is_near: bool,
+}
 
 /// Most gangs that are explained in one poll.
 pub(crate) const EXPLAINED_AT_ONCE: usize = 16;
@@ -40,7 +48,7 @@ pub(crate) const EXPLAINED_AT_ONCE: usize = 16;
 pub(crate) const EXPLAINING_LOOKS: u64 = 4_000;
 
 /// Of how many gangs at the head of each Team's line it is worked out what would help: it costs more than to say why they wait.
-const HELPED: usize = 16;
+pub(crate) const HELPED: usize = 16;
 
 /// The engine, and what it was told: only differences are.
 #[derive(Debug)]
@@ -420,10 +428,11 @@ impl Feed {
         });
         let why = known.map_or(&explanation.why, |known| &known.why);
         let wait = explain(why, circumstances);
-        if self.explanations.get(uid) == Some(&wait) {
+        let explained = Explained { wait, is_near };
+        if self.explanations.get(uid) == Some(&explained) {
             return false;
         }
-        self.explanations.insert(uid.to_owned(), wait);
+        self.explanations.insert(uid.to_owned(), explained);
         true
     }
 
@@ -441,7 +450,9 @@ impl Feed {
         wait: PendingReason,
     ) {
         let attempt = self.applied(key).map_or(0, |gang| gang.attempt);
-        self.explanations.insert(gang.to_string(), wait);
+        let is_near = true;
+        let explained = Explained { wait, is_near };
+        self.explanations.insert(gang.to_string(), explained);
         self.too_large.insert(gang.clone(), attempt);
         self.changed.insert(key.clone(), None);
     }

@@ -48,7 +48,8 @@ fn why_not(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Pendi
         return Some(wait);
     }
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
-    context.explanations.get(uid).cloned()
+    let explained = context.explanations.get(uid)?;
+    Some(explained.wait.clone())
 }
 
 /// Why the engine is not asked, as far as the objects alone show it.

@@ -40,7 +40,8 @@ fn refused(times: u64, answer: &str) -> Option<(String, u64)> {
             patch: Value::Null,
         };
         let effect = flights.send(&index, write, now(second)).unwrap();
-        flights.settle(effect.id, &Outcome::Refused(answer.to_owned()), now(second));
+        let refusal = Outcome::Refused(answer.to_owned());
+        flights.settle(&index, effect.id, &refusal, now(second));
         assert!(flights.busy(&key(Kind::Pod)), "it waits for ten seconds");
         flights.advance(&index, now(second));
         flights.advance(&index, now(second + 10));
@@ -87,7 +88,7 @@ fn what_was_made_and_is_not_shown_in_time_is_asked_for() {
     let effect = flights.send(&index, write, now(1_000)).unwrap();
     gang.metadata.resource_version = Some("7".to_owned());
     let made = Outcome::Done(Some(Object::Gang(Arc::new(gang))));
-    flights.settle(effect.id, &made, now(1_000));
+    flights.settle(&index, effect.id, &made, now(1_000));
     for (after, is_asked) in [
         (0, false),
         (SHOWN_WITHIN_SECONDS - 1, false),
@@ -97,5 +98,102 @@ fn what_was_made_and_is_not_shown_in_time_is_asked_for() {
         let reads = |effect: &Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
         assert_eq!(effects.iter().any(reads), is_asked, "after {after} seconds");
         assert!(over.is_empty() && flights.busy(&key(Kind::Gang)));
+    }
+}
+
+/// A pod of that version, as far as it is told.
+fn pod(version: &str) -> Object {
+    let mut pod = k8s_openapi::api::core::v1::Pod::default();
+    pod.metadata.name = Some("train".to_owned());
+    pod.metadata.namespace = Some("ml".to_owned());
+    pod.metadata.uid = Some("uid".to_owned());
+    pod.metadata.resource_version = Some(version.to_owned());
+    Object::Pod(Arc::new(pod))
+}
+
+#[test]
+fn an_answer_is_news_unless_it_only_says_that_what_is_yet_to_be_seen_is_done() {
+    use muster_cluster::object::Change;
+
+    let refused = || Outcome::Refused("no".to_owned());
+    for (seen, outcome, expected) in [
+        // It is seen later.
+        ("7", Outcome::Done(Some(pod("8"))), Answer::Awaited),
+        // It was seen before its answer came, or something later was.
+        ("8", Outcome::Done(Some(pod("8"))), Answer::Taken),
+        ("9", Outcome::Done(Some(pod("8"))), Answer::Taken),
+        // It changed nothing, so nothing is to be seen.
+        ("7", Outcome::Done(Some(pod("7"))), Answer::Taken),
+        // What was deleted is seen to be gone, or to be another one.
+        ("7", Outcome::Done(None), Answer::Awaited),
+        ("9", Outcome::Done(None), Answer::Taken),
+        ("7", Outcome::Unknown, Answer::Taken),
+        ("7", Outcome::Conflict, Answer::Taken),
+        ("7", Outcome::NotFound, Answer::Taken),
+        ("7", refused(), Answer::Taken),
+    ] {
+        let (mut index, mut flights) = (index(), InFlightWrites::new(1));
+        index.observe(Change::Applied(pod("7")));
+        let write = ApiRequest::PatchPod {
+            key: key(Kind::Pod),
+            patch: Value::Null,
+        };
+        let effect = flights.send(&index, write, now(1_000)).unwrap();
+        index.observe(Change::Applied(pod(seen)));
+        let answer = flights.settle(&index, effect.id, &outcome, now(1_000));
+        assert_eq!(answer, expected, "{outcome:?}, {seen} is seen");
+        assert_eq!(
+            flights.has_moved(),
+            expected == Answer::Taken,
+            "{outcome:?}, {seen} is seen"
+        );
+        if expected == Answer::Awaited {
+            assert!(flights.busy(&key(Kind::Pod)));
+            assert_eq!(flights.next_due(), Some(1_000 + SHOWN_WITHIN_SECONDS));
+            index.observe(Change::Applied(pod("8")));
+            flights.saw(&key(Kind::Pod), false);
+            let (_, over) = flights.advance(&index, now(1_001));
+            assert_eq!(over, [key(Kind::Pod)], "{outcome:?}, {seen} is seen");
+        }
+    }
+}
+
+#[test]
+fn what_is_seen_is_compared_with_what_was_written_unless_somebody_has_written_since() {
+    use muster_api::GangStatus;
+    use muster_cluster::object::Change;
+
+    let gang = |version: &str| {
+        let mut gang = Gang::new("train", GangSpec::default());
+        gang.metadata.namespace = Some("ml".to_owned());
+        gang.metadata.uid = Some("uid".to_owned());
+        gang.metadata.resource_version = Some(version.to_owned());
+        Object::Gang(Arc::new(gang))
+    };
+    let write = || ApiRequest::ReplaceGangStatus {
+        key: key(Kind::Gang),
+        uid: "uid".to_owned(),
+        resource_version: "7".to_owned(),
+        status: Box::new(GangStatus {
+            attempt: 3,
+            ..GangStatus::default()
+        }),
+        tells: true,
+    };
+    for (seen, is_held_back) in [("8", true), ("9", false)] {
+        let (mut index, mut flights) = (index(), InFlightWrites::new(1));
+        index.observe(Change::Applied(gang("7")));
+        let effect = flights.send(&index, write(), now(1_000)).unwrap();
+        let done = Outcome::Done(Some(gang("8")));
+        flights.settle(&index, effect.id, &done, now(1_000));
+        // Nothing of it is stored.
+        index.observe(Change::Applied(gang(seen)));
+        flights.saw(&key(Kind::Gang), false);
+        let (_, over) = flights.advance(&index, now(1_001));
+        assert_eq!(over, [key(Kind::Gang)], "{seen} is seen");
+        let again = flights.send(&index, write(), now(1_001));
+        assert_eq!(again.is_none(), is_held_back, "{seen} is seen");
+        let said = flights.in_vain.take_news();
+        assert_eq!(said.len(), usize::from(is_held_back), "{said:?}");
     }
 }

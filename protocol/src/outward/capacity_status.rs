@@ -5,16 +5,19 @@
 //! write that is not answered is found wanting, or not, once the object is seen.
 //!
 //! A Flavor is looked at when its object changed or other devices count; a Cohort when its object did, or anything was admitted or
-//! released anywhere: some of each each second. PriorityTiers are looked at when one of them changed, since another may be the
-//! default then.
+//! released anywhere: some of each each second. A Cohort that was written rests as a Team does ([`PUBLISHED_EVERY_SECONDS`]).
+//! PriorityTiers are looked at when one of them changed, since another may be the default then.
 
-use std::{collections::BTreeSet, ops::Bound};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ops::Bound,
+};
 
 use muster_api::{CohortLimit, CohortStatus, FlavorOverlap, FlavorStatus, PriorityTierStatus};
 use muster_engine as engine;
 
 use super::{
-    queue_status::thousandths,
+    queue_status::{PUBLISHED_EVERY_SECONDS, thousandths},
     quota_conditions::{self, Stands},
 };
 use crate::{ApiRequest, poll_context::PollContext};
@@ -30,6 +33,10 @@ pub(crate) struct Capacity {
     /// Those of them that were noted with all others, since what was admitted or released anywhere may change what they show. Apart from
     /// the rest: our own writes are noted, too, once they are seen, so that something is as good as always.
     affected: BTreeSet<String>,
+    /// Until when Cohorts rest that were written.
+    rests: BTreeMap<String, u64>,
+    /// Cohorts whose turn came while they rested, by when that is over.
+    postponed: BTreeMap<u64, BTreeSet<String>>,
     flavors: Turns,
     tiers: Turns,
     /// Whether what all Cohorts have and use may be another since those were noted.
@@ -98,7 +105,9 @@ impl Capacity {
         let turns = [&self.cohorts, &self.flavors, &self.tiers];
         let are_noted = turns.iter().any(|turns| !turns.names.is_empty());
         let idle = !are_noted && !self.is_use_changed;
-        (!idle).then(|| self.looked_at.map_or(0, |at| at + 1))
+        let next = (!idle).then(|| self.looked_at.map_or(0, |at| at + 1));
+        let rested = self.postponed.keys().next().copied();
+        next.into_iter().chain(rested).min()
     }
 
     /// Those whose status is to be written. Looked at once a second, as Teams are.
@@ -108,10 +117,18 @@ impl Capacity {
         engine: &engine::State,
     ) -> Vec<ApiRequest> {
         let second = context.now.monotonic_seconds;
-        if self.looked_at == Some(second) || self.next_due().is_none() {
+        if self.looked_at == Some(second) || self.next_due().is_none_or(|due| due > second) {
             return Vec::new();
         }
         self.looked_at = Some(second);
+        self.rests.retain(|_, until| *until > second);
+        while let Some(rested) = self
+            .postponed
+            .first_entry()
+            .filter(|it| *it.key() <= second)
+        {
+            self.cohorts.names.extend(rested.remove());
+        }
         if self.affected.is_empty() && std::mem::take(&mut self.is_use_changed) {
             let all = context.index.cohorts().map(|(name, _)| name.clone());
             self.affected = all.collect();
@@ -120,7 +137,15 @@ impl Capacity {
         let mut writes = Vec::new();
         for cohort in self.cohorts.take() {
             self.affected.remove(&cohort);
-            writes.extend(of_cohort(context, engine, &cohort));
+            if let Some(until) = self.rests.get(&cohort) {
+                self.postponed.entry(*until).or_default().insert(cohort);
+                continue;
+            }
+            let write = of_cohort(context, engine, &cohort);
+            if write.is_some() {
+                self.rests.insert(cohort, second + PUBLISHED_EVERY_SECONDS);
+            }
+            writes.extend(write);
         }
         for flavor in self.flavors.take() {
             writes.extend(of_flavor(context, &flavor));

@@ -1,7 +1,8 @@
 //! One Event per change of reason, and one when others give way to a gang that waits for the same reason as before, on the Gang,
-//! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]). That a gang runs,
-//! or is complete, is told on the Gang alone: its pods and their owner say so themselves, and Kubernetes tells it of them. Of a gang of
-//! one pod that would be two of three Events.
+//! its owner and up to eight of its pods. An owner of many gangs is told so many in a row ([`super::event_budget`]).
+//!
+//! Less is told where somebody else tells it ([`audience`]; docs/adr/0038-what-nobody-else-tells-is-an-event.md). Each Event is a write,
+//! kept for an hour: of a gang of one pod that never waits one is left of five.
 //!
 //! What was told is remembered in memory only: a new leader takes what it finds as told, so a change that
 //! happened during the takeover may be silent. The Gang's conditions show it all the same.
@@ -75,6 +76,32 @@ impl Told {
     }
 }
 
+/// Who is told of a reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Audience {
+    Nobody,
+    /// The Gang alone.
+    Gang,
+    /// The Gang, its owner and its pods.
+    All,
+}
+
+/// Who is told of a reason that is new.
+///
+/// That a gang is admitted ends what its owner and its pods were told before. Where that was nothing, they have nothing to be told: the pods
+/// are bound and started a moment later, and Kubernetes tells them so. Likewise that it runs: it is worth a word only after something
+/// went wrong, to whoever looks at the Gang. That it is complete its phase says, and its Job.
+fn audience(before: Option<&Told>, now: &Told) -> Audience {
+    let before = before.filter(|before| before.uid == now.uid);
+    match (before.map(|before| before.reason), now.reason) {
+        (_, Reason::Completed) | (None | Some(Reason::Admitted), Reason::Running) => {
+            Audience::Nobody
+        }
+        (_, Reason::Running) | (None, Reason::Admitted) => Audience::Gang,
+        _ => Audience::All,
+    }
+}
+
 impl EventTracker {
     /// Everything was looked at once.
     pub(crate) fn begin(&mut self) {
@@ -96,28 +123,24 @@ impl EventTracker {
                 };
                 let before = self.reasons.get(key);
                 let new = tells.differs_from(before);
+                let audience = audience(before, &tells);
                 if before != Some(&tells) {
                     self.reasons.insert(key.clone(), tells);
                 }
                 match (new, kept) {
                     (New::Reason, _) if self.begun => {
-                        notes.extend(to_all(
-                            context,
-                            &mut self.budgets,
-                            key,
-                            gang,
-                            (reason, note),
-                        ));
+                        let says = (reason, note);
+                        let budgets = &mut self.budgets;
+                        notes.extend(match audience {
+                            Audience::Nobody => Vec::new(),
+                            Audience::Gang => vec![note_of_gang(key, gang, says)],
+                            Audience::All => to_all(context, budgets, key, gang, says),
+                        });
                     }
                     (New::Victims, Some(kept)) if self.begun => {
                         let text = with_victims(kept, note);
-                        notes.extend(to_all(
-                            context,
-                            &mut self.budgets,
-                            key,
-                            gang,
-                            (reason, &text),
-                        ));
+                        let says = (reason, text.as_str());
+                        notes.extend(to_all(context, &mut self.budgets, key, gang, says));
                     }
                     _ => {}
                 }
@@ -245,20 +268,7 @@ fn to_all(
     gang: &Gang,
     (reason, text): (Reason, &str),
 ) -> Vec<EventNote> {
-    let mut notes = vec![note(
-        (
-            &format!("{}/{}", muster_api::GROUP, muster_api::VERSION),
-            "Gang",
-        ),
-        &key.namespace,
-        &key.name,
-        gang.metadata.uid.as_deref().unwrap_or_default(),
-        reason,
-        text,
-    )];
-    if matches!(reason, Reason::Running | Reason::Completed) {
-        return notes;
-    }
+    let mut notes = vec![note_of_gang(key, gang, (reason, text))];
     let second = context.now.monotonic_seconds;
     let owner = gang.metadata.owner_references.iter().flatten().next();
     if let Some(owner) = owner.filter(|owner| budgets.take(&owner.uid, second)) {
@@ -276,6 +286,13 @@ fn to_all(
         notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
     }
     notes
+}
+
+fn note_of_gang(key: &GangKey, gang: &Gang, (reason, text): (Reason, &str)) -> EventNote {
+    let api_version = format!("{}/{}", muster_api::GROUP, muster_api::VERSION);
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let kind = (api_version.as_str(), "Gang");
+    note(kind, &key.namespace, &key.name, uid, reason, text)
 }
 
 fn note_of_pod(namespace: &str, name: &str, uid: &str, reason: Reason, text: &str) -> EventNote {
@@ -334,6 +351,46 @@ mod tests {
             ),
         ] {
             assert_eq!(now.differs_from(known), expected, "{known:?}, then {now:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_tell_is_told_to_fewer_or_to_nobody() {
+        use Audience::{All, Gang, Nobody};
+
+        let told = |uid: &str, reason| Told {
+            uid: uid.to_owned(),
+            reason,
+            kept_since: None,
+        };
+        for (before, now, expected) in [
+            (None, Reason::WaitingForQuota, All),
+            (
+                Some(Reason::WaitingForQuota),
+                Reason::WaitingForRelease,
+                All,
+            ),
+            (None, Reason::Admitted, Gang),
+            (Some(Reason::WaitingForQuota), Reason::Admitted, All),
+            (Some(Reason::Evicting), Reason::Admitted, All),
+            (Some(Reason::PlaceLost), Reason::Admitted, All),
+            (None, Reason::Adopted, All),
+            (Some(Reason::Admitted), Reason::Running, Nobody),
+            (None, Reason::Running, Nobody),
+            (Some(Reason::NodeLost), Reason::Running, Gang),
+            (Some(Reason::PreemptionNotice), Reason::Running, Gang),
+            (Some(Reason::Running), Reason::PreemptionNotice, All),
+            (Some(Reason::PreemptionNotice), Reason::Preempted, All),
+            (Some(Reason::Running), Reason::PodFailed, All),
+            (Some(Reason::Running), Reason::Completed, Nobody),
+            (None, Reason::Completed, Nobody),
+        ] {
+            let before_it = before.map(|reason| told("a", reason));
+            let audience_of = |uid| audience(before_it.as_ref(), &told(uid, now));
+            assert_eq!(audience_of("a"), expected, "{before:?}, then {now}");
+            // Of another gang of that name nothing was told.
+            let of_another = audience(None, &told("b", now));
+            assert_eq!(audience_of("b"), of_another, "{before:?}, then {now}");
         }
     }
 

@@ -30,7 +30,7 @@ use muster_cluster::{
 ///
 /// A change of phase, condition or reason is written, once a reason has lasted [`TOLD_AFTER_SECONDS`]: what ends before
 /// (pods whose claims are just being made) is nobody's news. Where only numbers inside a reason differ, it is written at
-/// most once in [`NUMBERS_EVERY_SECONDS`].
+/// most once in [`NUMBERS_EVERY_SECONDS`], or in [`DISTANT_NUMBERS_EVERY_SECONDS`].
 pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
     let mut status = told_by(gang);
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
@@ -63,7 +63,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
         Difference::Numbers => context
             .clocks
             .status_written_at(uid)
-            .is_none_or(|at| context.has_come(at + NUMBERS_EVERY_SECONDS)),
+            .is_none_or(|at| context.has_come(at + numbers_every_seconds(context, uid))),
         Difference::News => true,
     };
     if !is_owed {
@@ -82,7 +82,19 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
 /// How long a reason lasts before it is told, in seconds.
 const TOLD_AFTER_SECONDS: u64 = 2;
 /// How often a status is written at most where only numbers in it change, in seconds.
-const NUMBERS_EVERY_SECONDS: u64 = 30;
+pub(crate) const NUMBERS_EVERY_SECONDS: u64 = 30;
+/// The same for a gang that waits behind so many others of its Team that no number is soon to let it in: a line of hundreds would
+/// otherwise be written twice a minute for what nobody reads. The Team's Queues show the whole line meanwhile.
+pub(crate) const DISTANT_NUMBERS_EVERY_SECONDS: u64 = 300;
+
+/// How often the numbers of a Gang are written at most. What no explanation says (how many of its pods exist, say) has nothing to
+/// do with the line.
+fn numbers_every_seconds(context: PollContext<'_>, gang_uid: &str) -> u64 {
+    match context.explanations.get(gang_uid) {
+        Some(explained) if !explained.is_near => DISTANT_NUMBERS_EVERY_SECONDS,
+        _ => NUMBERS_EVERY_SECONDS,
+    }
+}
 
 fn lasts(context: PollContext<'_>, gang_uid: &str) -> bool {
     context

@@ -1,8 +1,8 @@
 //! Queues, each Team as the members of its namespaces see it, and what a Team's own status shows. Nothing is ever decided by
 //! what is written there.
 //!
-//! Written when something changed, at most once a second; what changed by others' use (what a Team could borrow, say) is
-//! looked at Team by Team, some each second, after anything was admitted or released.
+//! Written when something changed, each Team's at most once in [`PUBLISHED_EVERY_SECONDS`]; what changed by others' use (what a Team could
+//! borrow, say) is looked at Team by Team, some each second, after anything was admitted or released.
 //!
 //! A Team with a long line rests for longer: each gang that leaves the line moves all behind it, and tens of kilobytes are made, stored and
 //! sent to all who watch for one number less. The first change after a rest is written at once.
@@ -32,6 +32,10 @@ pub(crate) const TEAMS_PER_SECOND: usize = 32;
 /// one of a thousand Teams that shares with all others must not cost one poll what its gangs cost in many.
 pub(crate) const CHANGED_PER_SECOND: usize = 8;
 
+/// How often what a Team, a Cohort or a Queue shows is written at most, in seconds. It sums up what many gangs do, each of which changes it
+/// with each step; whoever looks at it knows that it is a moment old.
+pub(crate) const PUBLISHED_EVERY_SECONDS: u64 = 3;
+
 /// For each so many waiting gangs that its Queues list, a Team rests a second longer after it was looked at.
 const LISTED_PER_SECOND: i64 = 20;
 
@@ -57,7 +61,7 @@ pub(crate) struct Queues {
     orphans: BTreeSet<NamespacedName>,
     /// In which second of the monotonic clock they were looked at last.
     looked_at: Option<u64>,
-    /// Until when Teams with long lines rest.
+    /// Until when Teams rest that were written.
     rests: BTreeMap<String, u64>,
     /// Teams that changed while they rest, by when that is over.
     postponed: BTreeMap<u64, BTreeSet<String>>,
@@ -104,11 +108,11 @@ struct GangCounts {
 }
 
 impl GangCounts {
-    /// For how long a Team of so many gangs is not looked at again, in seconds.
+    /// For how long a Team of so many gangs is not looked at again once it was written, in seconds.
     fn rest_seconds(self) -> u64 {
         let listed = i64::try_from(PENDING_LISTED).unwrap_or(i64::MAX);
         let longer = self.pending.clamp(0, listed) / LISTED_PER_SECOND;
-        u64::try_from(1 + longer).unwrap_or(1)
+        PUBLISHED_EVERY_SECONDS + u64::try_from(longer).unwrap_or(0)
     }
 
     fn add(&mut self, is_admitted: bool, by: i64) {
@@ -222,8 +226,7 @@ impl Queues {
         next.into_iter().chain(rested).min()
     }
 
-    /// Queues that are to be written or removed, and Teams whose status is to be written. Looked at once a second: a Queue shows sums over many gangs, which change
-    /// with each of their steps.
+    /// Queues that are to be written or removed, and Teams whose status is to be written. Looked at once a second.
     pub(crate) fn writes(
         &mut self,
         context: PollContext<'_>,
@@ -266,9 +269,8 @@ impl Queues {
         for team in teams {
             let of_team = self.of_team(context, engine, &team);
             let counts = self.counts.get(&team).copied().unwrap_or_default();
-            let rest_seconds = counts.rest_seconds();
-            if !of_team.is_empty() && rest_seconds > 1 {
-                self.rests.insert(team, second + rest_seconds);
+            if !of_team.is_empty() {
+                self.rests.insert(team, second + counts.rest_seconds());
             }
             writes.extend(of_team);
         }
@@ -402,8 +404,9 @@ fn pending<'a>(
         };
         let of_namespace = listed.entry(namespace).or_default();
         if of_namespace.len() < PENDING_LISTED
-            && let Some(wait) = context.explanations.get(gang.uid.as_str())
+            && let Some(explained) = context.explanations.get(gang.uid.as_str())
         {
+            let wait = &explained.wait;
             of_namespace.push(PendingGang {
                 name: name.to_owned(),
                 position: place,

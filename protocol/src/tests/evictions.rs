@@ -125,7 +125,9 @@ fn run_answering(bench: &mut Bench, seconds: u64, answer: impl Fn(&ApiRequest) -
             bench.acknowledge(&[]);
             for effect in &bench.poll() {
                 match answer(&effect.write) {
-                    Some(outcome) => bench.machine.settle(effect.id, outcome),
+                    Some(outcome) => {
+                        bench.machine.settle(effect.id, outcome);
+                    }
                     None => bench.perform(effect),
                 }
             }

@@ -3,7 +3,7 @@
 use muster_api::{GangPhase, Reason};
 
 use super::*;
-use crate::{admission::record::bytes, objects::stamp};
+use crate::{admission::record::bytes, feed::HELPED, objects::stamp};
 
 fn gang_writes(bench: &Bench) -> usize {
     let writes = bench.written.iter();
@@ -77,6 +77,40 @@ fn numbers_inside_a_reason_are_written_at_most_once_in_30_seconds() {
     bench.run();
     assert_eq!(gang_writes(&bench), 1);
     assert_ne!(said(&bench), first);
+}
+
+#[test]
+fn of_a_long_line_only_the_head_has_its_numbers_written_twice_a_minute() {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.run();
+    bench.server.put(team("vision", 1));
+    for number in 0..=HELPED {
+        bench.gang(&format!("wait-{number:02}"), 3);
+    }
+    bench.run();
+    let began = bench.seconds;
+    let written_at = |bench: &mut Bench, seconds: u64| {
+        bench.seconds = began + seconds;
+        bench.written.clear();
+        bench.run();
+        let writes = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::ReplaceGangStatus { key, .. } => Some(key.name.clone()),
+            _ => None,
+        });
+        writes.collect::<BTreeSet<String>>()
+    };
+    // Whatever changed while they came.
+    written_at(&mut bench, 60);
+    // None of them may have so much, as before.
+    bench.server.put(team("vision", 2));
+    let head = written_at(&mut bench, 100);
+    assert_eq!(head.len(), HELPED, "{head:?}");
+    let is_behind = |gang: &String| !head.contains(gang);
+    let soon = written_at(&mut bench, 200);
+    assert!(!soon.iter().any(is_behind), "{soon:?}");
+    let late = written_at(&mut bench, 310);
+    assert_eq!(late.iter().filter(|gang| is_behind(gang)).count(), 1);
 }
 
 #[test]

@@ -139,8 +139,10 @@ fn each_reason_that_a_gang_waits_for_takes_one_write_more() {
 }
 
 #[test]
-fn that_a_gang_runs_or_is_complete_is_one_event_and_all_else_is_told_to_its_pod_too() {
+fn that_a_gang_waits_and_no_longer_does_is_told_to_its_pods_too_and_that_it_runs_and_ends_to_nobody()
+ {
     let mut bench = Bench::new();
+    bench.run();
     bench.gang("head", 4);
     bench.run();
     bench.gang("train", 1);
@@ -162,19 +164,49 @@ fn that_a_gang_runs_or_is_complete_is_one_event_and_all_else_is_told_to_its_pod_
         });
         bench.run();
     }
-    let told = bench.written.iter().filter_map(|write| match write {
-        ApiRequest::PublishEvent(note) if note.name.contains("train") => Some(note),
-        _ => None,
-    });
-    let told: Vec<_> = told.map(|note| (note.reason, note.kind.as_str())).collect();
-    for (reason, kinds) in [
-        (Reason::WaitingForQuota, &["Gang", "Pod"][..]),
-        (Reason::Admitted, &["Gang", "Pod"]),
-        (Reason::Running, &["Gang"]),
-        (Reason::Completed, &["Gang"]),
+    for (gang, reason, expected) in [
+        ("train", Reason::WaitingForQuota, &["Gang", "Pod"][..]),
+        ("train", Reason::Admitted, &["Gang", "Pod"]),
+        ("train", Reason::Running, &[]),
+        ("train", Reason::Completed, &[]),
+        // It never waited.
+        ("head", Reason::Admitted, &["Gang"]),
+        ("head", Reason::Completed, &[]),
     ] {
+        let told = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::PublishEvent(note) if note.name.contains(gang) => Some(note),
+            _ => None,
+        });
+        let told: Vec<_> = told.map(|note| (note.reason, note.kind.as_str())).collect();
         let of_it = told.iter().filter(|(it, _)| *it == reason);
         let of_it: Vec<&str> = of_it.map(|(_, kind)| *kind).collect();
-        assert_eq!(of_it, kinds, "{reason}: {told:?}");
+        assert_eq!(of_it, expected, "{reason} of {gang}: {told:?}");
     }
+}
+
+/// Whoever drives the machine need not poll it for such an answer: of a gang's writes that is nearly every one.
+#[test]
+fn after_an_answer_that_is_no_news_a_poll_finds_nothing() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 2);
+    let (mut answers, mut no_news) = (0, 0);
+    for _ in 0..20 {
+        bench.acknowledge(&[]);
+        let mut is_news = false;
+        for effect in bench.poll() {
+            // What was written is seen with the next look only.
+            let outcome = bench.server.perform(&effect.write);
+            is_news |= bench.machine.settle(effect.id, outcome);
+            answers += 1;
+            if !is_news {
+                no_news += 1;
+                let found = bench.machine.poll(bench.now());
+                assert!(found.is_empty(), "after {:?}: {found:?}", effect.write);
+            }
+        }
+        bench.seconds += 1;
+    }
+    assert!(bench.gang_status().admission.is_some());
+    assert!(2 * no_news > answers, "{no_news} of {answers}");
 }
