@@ -3,9 +3,13 @@
 //! While NVML is closed nobody hears of other GPUs than before: what is published stays, and so does what is held. Claims are not
 //! prepared meanwhile, because each asks NVML itself whether its GPUs are free; none is given back whose GPUs may be in use.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
-use muster_device::{Backend, BackendError, LibraryStatus, Listed};
+use muster_device::{Backend, BackendError, LibraryStatus, Listed, MigInstance, Placement};
 use muster_serve::{Condition, Shutdown};
 use tokio::sync::watch;
 
@@ -14,7 +18,7 @@ use crate::{
     inventory::KnownGpus,
     kubelet::health::NvmlReport,
     metrics::DriverMetrics,
-    prepare::Input,
+    prepare::{Disk, Input},
     store::{self, Store},
 };
 
@@ -63,21 +67,33 @@ pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
 /// What did not answer in a look, in words.
 type Silence = Vec<String>;
 
+/// Slices that no claim of ours accounts for: UUID of the GPU, and where it lies.
+type Unaccounted = BTreeSet<(String, Placement)>;
+
+/// What a look brought.
+struct Looked {
+    known: KnownGpus,
+    silence: Silence,
+    unaccounted: Unaccounted,
+}
+
 impl Enumerator {
     async fn run(self, gpus: watch::Sender<Option<KnownGpus>>, report: watch::Sender<NvmlReport>) {
         let mut told = Told::default();
+        let mut unaccounted = Unaccounted::new();
         loop {
-            let result = self.look().await;
+            let result = self.look(unaccounted.clone()).await;
             let status = self.backend.status();
             self.metrics.nvml(&status, told.openings);
             told.openings = status.openings;
             let is_listed = result.is_ok();
             self.listed.set(is_listed);
             match result {
-                Ok((known, silence)) => {
+                Ok(looked) => {
                     told.cause = None;
-                    told.silence(silence, &status);
-                    self.found(known, &gpus, &report);
+                    told.silence(looked.silence, &status);
+                    unaccounted = looked.unaccounted;
+                    self.found(looked.known, &gpus, &report);
                 }
                 Err(cause) => {
                     self.metrics.nvml_failures.inc();
@@ -120,26 +136,83 @@ impl Enumerator {
         });
     }
 
-    /// Lists the GPUs, and keeps their names on disk before anybody hears of them.
-    async fn look(&self) -> Result<(KnownGpus, Silence), String> {
+    /// Lists the GPUs and their slices, and keeps their names on disk before anybody hears of them.
+    ///
+    /// A slice is ours as long as a record names its place: the record is there before the slice, and goes after it. The records are read after
+    /// the slices were listed, so the record of one that was removed in between may be gone: only what is `unaccounted` for twice is foreign.
+    async fn look(&self, before: Unaccounted) -> Result<Looked, String> {
         let backend = self.backend.clone();
         let store = self.store.clone();
         let boot_id = self.boot_id.clone();
-        let look = move || -> Result<(KnownGpus, Silence), String> {
+        let look = move || -> Result<Looked, String> {
             let listed = backend.gpus().map_err(|error| error.to_string())?;
-            let _lock = store.lock().map_err(|error| error.to_string())?;
-            let before = store::load_beside::<KnownGpus>(&store, FILE)
+            let slices = instances(&backend, &listed);
+            let lock = store.lock().map_err(|error| error.to_string())?;
+            let earlier = store::load_beside::<KnownGpus>(&store, FILE)
                 .map_err(|failure| failure.to_string())?;
-            let after = before.clone().unwrap_or_default().after(&boot_id, &listed);
-            if before.as_ref() != Some(&after) {
-                store::put_beside(&store, FILE, &after).map_err(|failure| failure.to_string())?;
+            let disk = store.load(&lock).map_err(|failure| failure.to_string())?;
+            let unaccounted = unaccounted(&slices, &disk);
+            let is_foreign = |gpu: &str, placement: Placement| {
+                let slice = (gpu.to_owned(), placement);
+                unaccounted.contains(&slice) && before.contains(&slice)
+            };
+            let known = earlier.clone().unwrap_or_default();
+            let known = known
+                .after(&boot_id, &listed)
+                .with_instances(&slices, is_foreign);
+            if earlier.as_ref() != Some(&known) {
+                store::put_beside(&store, FILE, &known).map_err(|failure| failure.to_string())?;
             }
-            Ok((after, silence(&listed)))
+            Ok(Looked {
+                known,
+                silence: silence(&listed),
+                unaccounted,
+            })
         };
         tokio::task::spawn_blocking(look)
             .await
             .map_err(|panicked| panicked.to_string())?
     }
+}
+
+/// The slices of each GPU that answers: none where the mode is off. Of one that cannot tell nothing is said.
+fn instances(backend: &Backend, listed: &Listed) -> BTreeMap<String, Vec<MigInstance>> {
+    let answering = listed.gpus.iter().filter(|listed| listed.silent.is_none());
+    let mut found = BTreeMap::new();
+    for listed in answering {
+        let Some(mig) = &listed.gpu.mig else {
+            continue;
+        };
+        let uuid = &listed.gpu.uuid;
+        let slices = if mig.current {
+            backend.mig_instances(uuid)
+        } else {
+            Ok(Vec::new())
+        };
+        match slices {
+            Ok(slices) => {
+                found.insert(uuid.clone(), slices);
+            }
+            Err(error) => tracing::warn!(gpu = uuid, %error, "the slices of a GPU cannot be listed"),
+        }
+    }
+    found
+}
+
+/// The slices whose place no record names.
+fn unaccounted(slices: &BTreeMap<String, Vec<MigInstance>>, disk: &Disk) -> Unaccounted {
+    let devices = || disk.records.values().flat_map(|record| &record.devices);
+    let is_named = |gpu: &str, placement: Placement| {
+        devices().any(|device| {
+            device.unit.gpu == gpu && device.unit.overlaps(&unit(gpu, placement))
+        })
+    };
+    slices
+        .iter()
+        .flat_map(|(gpu, slices)| slices.iter().map(move |slice| (gpu, slice.placement)))
+        .filter(|(gpu, placement)| !is_named(gpu, *placement))
+        .map(|(gpu, placement)| (gpu.clone(), placement))
+        .collect()
 }
 
 /// What was logged last, so that each change is logged once.

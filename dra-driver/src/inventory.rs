@@ -25,6 +25,172 @@ pub struct KnownGpu {
     /// It did not answer in the last enumeration: what is known of it is from before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// The slices that exist on it, by placement, as they were seen last in this boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<MigInstance>,
+    /// Where slices lie that no claim of ours accounts for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<Placement>,
+    /// What another version of the driver keeps here.
+    #[serde(flatten)]
+    pub unknown: Map<String, Value>,
+}
+
+/// What may be a device: a GPU, or a slice of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Name of the device.
+    pub name: String,
+    /// The slice; `None`: the whole GPU.
+    pub slice: Option<Slice<'a>>,
+}
+
+/// A slice of a GPU, whether it exists or could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice<'a> {
+    /// What kind of slice.
+    pub profile: &'a MigProfile,
+    /// Where it lies.
+    pub placement: Placement,
+    /// UUID of the one that exists there, as far as NVML tells.
+    pub uuid: Option<&'a str>,
+}
+
+/// What a process uses: a GPU, or one GPU instance of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UsedPart {
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// Number of the GPU instance; `None`: the whole GPU, or nobody knows which part.
+    pub gpu_instance: Option<u32>,
+}
+
+impl KnownGpu {
+    fn of(gpu: Gpu) -> Self {
+        Self {
+            gpu,
+            gone: false,
+            silent: false,
+            instances: Vec::new(),
+            foreign: Vec::new(),
+            unknown: Map::new(),
+        }
+    }
+
+    /// Whether it is in MIG mode: usable by slices only.
+    pub fn is_in_mig_mode(&self) -> bool {
+        self.gpu.mig.as_ref().is_some_and(|mig| mig.current)
+    }
+
+    /// Whether its MIG mode can be switched without a reset, which would end all that runs on it: from Hopper on.
+    pub fn can_toggle(&self) -> bool {
+        self.gpu.mig.is_some() && self.gpu.cuda_compute_capability.0 >= 9
+    }
+
+    /// The slices that exist on it and are whole: each has all compute of its GPU instance, and is of a profile that the GPU has.
+    pub fn existing(&self) -> impl Iterator<Item = Slice<'_>> {
+        let instances = self.instances.iter();
+        let whole = instances
+            .filter(|instance| instance.compute_instance.is_some() && !instance.is_divided);
+        whole.filter_map(|instance| {
+            let profiles = &self.gpu.mig.as_ref()?.profiles;
+            let profile = profiles.iter().find(|profile| {
+                profile.gpu_instance_profile == instance.profile
+                    && profile.placements.contains(&instance.placement)
+            })?;
+            Some(Slice {
+                profile,
+                placement: instance.placement,
+                uuid: instance.uuid.as_deref(),
+            })
+        })
+    }
+
+    /// All that it may be: the whole GPU, and every legal slice.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        let whole = Part {
+            name: self.gpu.device_name(),
+            slice: None,
+        };
+        let profiles = self.gpu.mig.iter().flat_map(|mig| &mig.profiles);
+        let slices = profiles.flat_map(move |profile| {
+            let placements = profile.placements.iter();
+            placements.map(move |&placement| self.part(profile, placement))
+        });
+        std::iter::once(whole).chain(slices)
+    }
+
+    /// The slice of this profile that lies there.
+    pub fn part<'a>(&'a self, profile: &'a MigProfile, placement: Placement) -> Part<'a> {
+        let there = self.existing().find(|existing| {
+            existing.placement == placement
+                && existing.profile.gpu_instance_profile == profile.gpu_instance_profile
+        });
+        Part {
+            name: self.gpu.slice_name(profile, placement.start),
+            slice: Some(Slice {
+                profile,
+                placement,
+                uuid: there.and_then(|existing| existing.uuid),
+            }),
+        }
+    }
+
+    /// Where a GPU instance lies; `None`: nobody knows, so it may be anywhere.
+    pub fn placement(&self, gpu_instance: u32) -> Option<Placement> {
+        let mut instances = self.instances.iter();
+        let found = instances.find(|instance| instance.gpu_instance == gpu_instance)?;
+        Some(found.placement)
+    }
+
+    fn facts(&self, part: &Part<'_>) -> DeviceFacts {
+        let memory = match &part.slice {
+            Some(slice) => Some(slice.profile.memory_bytes),
+            // One that reports none has none of its own to count.
+            None => self.gpu.memory_bytes,
+        };
+        let unit = match &part.slice {
+            None => Unit::whole(self.gpu.uuid.clone()),
+            Some(slice) => Unit {
+                gpu: self.gpu.uuid.clone(),
+                slices: interval(slice.placement),
+            },
+        };
+        let mig = self.gpu.mig.as_ref();
+        let gpus_milli = match (&part.slice, mig) {
+            (Some(slice), Some(mig)) => gpus_milli(mig, slice.profile),
+            _ => WHOLE_MILLI,
+        };
+        DeviceFacts {
+            unit,
+            gpus_milli,
+            memory_bytes: memory.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
+            minor: self.gpu.minor,
+            silent: self.silent,
+        }
+    }
+}
+
+/// A whole GPU, in thousandths.
+const WHOLE_MILLI: i64 = 1_000;
+
+/// The larger of a slice's shares of the GPU's memory slices and compute slices, in thousandths, rounded down: seven sevenths are 1,000.
+pub fn gpus_milli(mig: &MigFacts, profile: &MigProfile) -> i64 {
+    let share = |part: u32, all: u32| {
+        let milli = i64::from(part) * WHOLE_MILLI;
+        milli.checked_div(i64::from(all)).unwrap_or(WHOLE_MILLI)
+    };
+    let memory = share(profile.memory_slices, mig.memory_slices());
+    let compute = share(profile.compute_slices, mig.compute_slices());
+    memory.max(compute).min(WHOLE_MILLI)
+}
+
+/// No GPU has 255 memory slices; what says so is everywhere.
+fn interval(placement: Placement) -> Slices {
+    match (u8::try_from(placement.start), u8::try_from(placement.end())) {
+        (Ok(start), Ok(end)) => Slices { start, end },
+        _ => Slices::ALL,
+    }
 }
 
 /// The GPUs of a node by index, as they are on disk.
@@ -87,11 +253,13 @@ impl KnownGpus {
                 gpu.nvlink.pair = translate(gpu.nvlink.pair);
                 gpu.nvlink.quad = translate(gpu.nvlink.quad);
                 gpu.nvlink.group = translate(gpu.nvlink.group);
-                KnownGpu {
-                    gpu,
-                    gone: false,
-                    silent: listed.silent.is_some(),
+                let before = self.gpus.iter().find(|known| known.gpu.uuid == gpu.uuid);
+                let mut known = KnownGpu::of(gpu);
+                known.silent = listed.silent.is_some();
+                if let Some(before) = before {
+                    known.keep(before, self.boot_id == boot_id);
                 }
+                known
             })
             .collect();
         let replaced = |index: u32| gpus.iter().any(|known| known.gpu.index == index);
@@ -100,9 +268,9 @@ impl KnownGpus {
             .iter()
             .filter(|known| !forgets && !is_seen(known) && !replaced(known.gpu.index))
             .map(|known| KnownGpu {
-                gpu: known.gpu.clone(),
                 gone: known.gone || is_complete,
                 silent: !known.gone && !is_complete,
+                ..known.clone()
             })
             .collect();
         gpus.extend(missing);
@@ -113,26 +281,59 @@ impl KnownGpus {
         }
     }
 
-    /// What may be held: the GPUs that are there. One that is silent is among them, and is said to be.
+    /// With the slices that exist now, by UUID of their GPU. Of a GPU that is not among them nobody could tell: it has those that it had.
+    /// `foreign` says of a slice that no claim of ours accounts for it.
+    #[must_use]
+    pub fn with_instances(
+        mut self,
+        seen: &BTreeMap<String, Vec<MigInstance>>,
+        foreign: impl Fn(&str, Placement) -> bool,
+    ) -> Self {
+        for known in &mut self.gpus {
+            if let Some(instances) = seen.get(&known.gpu.uuid) {
+                known.instances.clone_from(instances);
+                known
+                    .instances
+                    .sort_by_key(|instance| (instance.placement, instance.gpu_instance));
+            }
+            let uuid = &known.gpu.uuid;
+            let placements = known.instances.iter().map(|instance| instance.placement);
+            known.foreign = placements
+                .filter(|&placement| foreign(uuid, placement))
+                .collect();
+        }
+        self
+    }
+
+    /// What may be held: the GPUs that are there, whole, and every slice that they may be cut into. What of it is offered the
+    /// ResourceSlices say; an allocation may be older. A GPU that is silent is among them, and is said to be.
     pub fn inventory(&self) -> Inventory {
-        self.gpus
-            .iter()
-            .filter(|known| !known.gone)
-            .map(|known| {
-                let facts = DeviceFacts {
-                    unit: Unit::whole(known.gpu.uuid.clone()),
-                    gpus_milli: 1_000,
-                    // One that reports none has none of its own to count.
-                    memory_bytes: known
-                        .gpu
-                        .memory_bytes
-                        .map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
-                    minor: known.gpu.minor,
-                    silent: known.silent,
-                };
-                (known.gpu.device_name(), facts)
+        let there = self.gpus.iter().filter(|known| !known.gone);
+        there
+            .flat_map(|known| {
+                known.parts().map(|part| {
+                    let facts = known.facts(&part);
+                    (part.name, facts)
+                })
             })
             .collect()
+    }
+}
+
+impl KnownGpu {
+    /// What an earlier look knows better. Slices do not outlive a boot. What the GPU can be cut into does: some drivers tell it only
+    /// while the mode is on, and a device that was allocated does not lose its name because the mode is off.
+    fn keep(&mut self, before: &Self, is_same_boot: bool) {
+        if let (Some(mig), Some(known)) = (&mut self.gpu.mig, &before.gpu.mig)
+            && mig.profiles.is_empty()
+        {
+            mig.profiles.clone_from(&known.profiles);
+        }
+        if is_same_boot {
+            self.instances.clone_from(&before.instances);
+            self.foreign.clone_from(&before.foreign);
+        }
+        self.unknown.clone_from(&before.unknown);
     }
 }
 
@@ -147,7 +348,146 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use muster_device::{Gpu, NvlinkGroups};
+    use muster_device::{Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
+
+    /// Number, name, compute slices, memory slices, MiB, multiprocessors, starts, most at a time; copy engines, decoders, JPEG engines,
+    /// optical flow accelerators.
+    type Row = (
+        u32,
+        &'static str,
+        u32,
+        u32,
+        u64,
+        u32,
+        &'static [u32],
+        u32,
+        [u32; 4],
+    );
+
+    /// H100 with 80 GB, as NVIDIA's tools list it.
+    const H100: [Row; 7] = [
+        (0, "7g.80gb", 7, 8, 81_152, 132, &[0], 1, [8, 7, 7, 1]),
+        (5, "4g.40gb", 4, 4, 40_448, 64, &[0], 1, [4, 4, 4, 0]),
+        (9, "3g.40gb", 3, 4, 40_448, 60, &[0, 4], 2, [3, 3, 3, 0]),
+        (
+            14,
+            "2g.20gb",
+            2,
+            2,
+            20_096,
+            32,
+            &[0, 2, 4],
+            3,
+            [2, 2, 2, 0],
+        ),
+        (
+            15,
+            "1g.20gb",
+            1,
+            2,
+            20_096,
+            26,
+            &[0, 2, 4, 6],
+            4,
+            [1, 1, 1, 0],
+        ),
+        (
+            19,
+            "1g.10gb",
+            1,
+            1,
+            9_984,
+            16,
+            &[0, 1, 2, 3, 4, 5, 6],
+            7,
+            [1, 1, 1, 0],
+        ),
+        (
+            20,
+            "1g.10gb+me",
+            1,
+            1,
+            9_984,
+            16,
+            &[0, 1, 2, 3, 4, 5, 6],
+            1,
+            [1, 1, 1, 1],
+        ),
+    ];
+
+    /// A30.
+    const A30: [Row; 5] = [
+        (0, "4g.24gb", 4, 4, 23_344, 56, &[0], 1, [4, 4, 1, 1]),
+        (5, "2g.12gb", 2, 2, 11_672, 28, &[0, 2], 2, [2, 2, 0, 0]),
+        (6, "2g.12gb+me", 2, 2, 11_672, 28, &[0, 2], 1, [2, 2, 1, 1]),
+        (
+            14,
+            "1g.6gb",
+            1,
+            1,
+            5_836,
+            14,
+            &[0, 1, 2, 3],
+            4,
+            [1, 0, 0, 0],
+        ),
+        (
+            21,
+            "1g.6gb+me",
+            1,
+            1,
+            5_836,
+            14,
+            &[0, 1, 2, 3],
+            1,
+            [1, 1, 1, 1],
+        ),
+    ];
+
+    /// What an H100 with 80 GB can be cut into.
+    pub(crate) fn h100(is_on: bool) -> MigFacts {
+        mig(&H100, is_on)
+    }
+
+    /// What an A30 can be cut into.
+    pub(crate) fn a30(is_on: bool) -> MigFacts {
+        mig(&A30, is_on)
+    }
+
+    fn mig(rows: &[Row], is_on: bool) -> MigFacts {
+        let profile = |row: &Row| {
+            let (id, name, compute, memory, mib, multiprocessors, starts, most, media) = *row;
+            let [copy_engines, decoders, jpeg_engines, ofa_engines] = media;
+            let start = |&start: &u32| Placement {
+                start,
+                size: memory,
+            };
+            MigProfile {
+                name: name.to_owned(),
+                gpu_instance_profile: id,
+                compute_instance_profile: 0,
+                memory_bytes: mib << 20,
+                multiprocessors,
+                compute_slices: compute,
+                memory_slices: memory,
+                media: Media {
+                    copy_engines,
+                    decoders,
+                    encoders: 0,
+                    jpeg_engines,
+                    ofa_engines,
+                },
+                max_instances: most,
+                placements: starts.iter().map(start).collect(),
+            }
+        };
+        MigFacts {
+            current: is_on,
+            pending: is_on,
+            profiles: rows.iter().map(profile).collect(),
+            implausible: Vec::new(),
+        }
+    }
 
     /// A GPU of which nothing but its names matters.
     pub(crate) fn gpu(uuid: &str, index: u32, pci_bus_id: &str) -> Gpu {

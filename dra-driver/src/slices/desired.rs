@@ -1,22 +1,41 @@
 //! The devices of a node as ResourceSlices show them. Names: DESIGN 7.
+//!
+//! First the counters of the GPUs that can be cut anew, in slices of eight sets; then a slice for each GPU that is cut or can be, in the order of
+//! [`super::order`]; then the GPUs that are whole and stay so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
-    api::resource::v1::{Device, DeviceAttribute, DeviceCapacity, DeviceTaint},
+    api::resource::v1::{
+        CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption, DeviceTaint,
+    },
     apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
 use muster_cluster::quantity;
+use muster_device::{MigFacts, Placement};
 
-use crate::inventory::{KnownGpu, KnownGpus};
+use super::{board::Board, order};
+use crate::{
+    inventory::{KnownGpu, KnownGpus, Part, Slice, UsedPart},
+    mig::{Mode, Policy},
+};
 
-/// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint.
+/// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint, and one with devices that draw
+/// from counters is from the first.
 pub const MAX_DEVICES_PER_SLICE: usize = 64;
+/// Most counter sets of a slice.
+pub const MAX_COUNTER_SETS_PER_SLICE: usize = 8;
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
 pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Taint key (NoSchedule) on GPUs that do not answer NVML.
 pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
+/// Taint key (NoSchedule) on what needs hardware that a slice has which no claim of ours accounts for.
+pub const TAINT_FOREIGN_SLICE: &str = "gpu.muster.dev/foreign-slice";
+/// Taint key (NoSchedule) on GPUs that are being brought to their declared layout.
+pub const TAINT_RECONFIGURING: &str = "gpu.muster.dev/reconfiguring";
+/// Taint key (NoSchedule) on devices that are not offered any more and may still be allocated, and on the others of their GPU.
+pub const TAINT_WITHDRAWN: &str = "gpu.muster.dev/withdrawn";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 
@@ -25,31 +44,211 @@ const MAX_STRING_BYTES: usize = 64;
 pub struct Tainted {
     /// Names of devices that are held without a permit.
     pub held: BTreeSet<String>,
-    /// UUIDs of GPUs that processes use which nothing explains.
-    pub bypassed: BTreeSet<String>,
+    /// What processes use which nothing explains.
+    pub bypassed: BTreeSet<UsedPart>,
+    /// UUIDs of GPUs that are being brought to their declared layout.
+    pub reconfiguring: BTreeSet<String>,
 }
 
-/// The devices of each slice, in order: kube-scheduler takes the first that fit, so neighbours in `NVLink` stand together.
-/// At least one slice, empty if need be: a pool without slices looks like a driver that is not there.
-pub fn devices(known: &KnownGpus, tainted: &Tainted) -> Vec<Vec<Device>> {
-    let all: Vec<Device> = known.gpus.iter().map(|gpu| device(gpu, tainted)).collect();
-    if all.is_empty() {
-        return vec![Vec::new()];
+/// What a ResourceSlice holds: the API has either in one, not both.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// What devices share.
+    Counters(Vec<CounterSet>),
+    /// Devices, in the order in which they are tried.
+    Devices(Vec<Device>),
+}
+
+impl Content {
+    /// Its devices.
+    pub fn devices(&self) -> &[Device] {
+        match self {
+            Self::Counters(_) => &[],
+            Self::Devices(devices) => devices,
+        }
     }
-    all.chunks(MAX_DEVICES_PER_SLICE)
-        .map(<[Device]>::to_vec)
-        .collect()
+}
+
+/// What a node's slices are to hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// Slice by slice. At least one: a pool without slices looks like a driver that is not there.
+    pub contents: Vec<Content>,
+    /// What the hardware could do and the API cannot show, a sentence for each.
+    pub left_out: Vec<String>,
+}
+
+/// How a GPU is offered.
+#[derive(Clone, Debug)]
+pub enum Offering<'a> {
+    /// Whole.
+    Whole,
+    /// As the slices that exist.
+    Existing,
+    /// As every slice that can be made, and whole too if `whole`.
+    Every {
+        /// What it can be cut into.
+        board: Board<'a>,
+        /// Whether it can be had whole: nothing is if its MIG mode is on and stays so.
+        whole: bool,
+    },
+}
+
+impl<'a> Offering<'a> {
+    /// How this GPU is offered. One in MIG mode that stays in it is never offered whole.
+    pub fn of(known: &'a KnownGpu, policy: &Policy) -> Self {
+        let whole = policy.may_toggle(known);
+        let board = || {
+            let mig = known.gpu.mig.as_ref()?;
+            let room = MAX_DEVICES_PER_SLICE - usize::from(whole);
+            Board::new(&known.gpu, mig, room)
+        };
+        let can_be_cut = known.is_in_mig_mode() || whole;
+        let board = (policy.mode == Mode::Dynamic && can_be_cut)
+            .then(board)
+            .flatten();
+        match board {
+            Some(board) => Self::Every { board, whole },
+            None if known.is_in_mig_mode() => Self::Existing,
+            None => Self::Whole,
+        }
+    }
+
+    /// Its devices, in the order in which they are to be tried, each with what it draws from.
+    fn parts(&self, known: &'a KnownGpu) -> Vec<(Part<'a>, Option<DeviceCounterConsumption>)> {
+        let whole = Part {
+            name: known.gpu.device_name(),
+            slice: None,
+        };
+        match self {
+            Self::Whole => vec![(whole, None)],
+            Self::Existing => {
+                let mut slices: Vec<Slice<'a>> = known.existing().collect();
+                slices.sort_by_key(|slice| {
+                    let profile = slice.profile;
+                    (
+                        profile.memory_slices,
+                        profile.compute_slices,
+                        profile.gpu_instance_profile,
+                        slice.placement,
+                    )
+                });
+                // They do not overlap, and no GPU has that many memory slices.
+                slices.truncate(MAX_DEVICES_PER_SLICE);
+                let part = |slice: Slice<'a>| Part {
+                    name: known.gpu.slice_name(slice.profile, slice.placement.start),
+                    slice: Some(slice),
+                };
+                slices.into_iter().map(|slice| (part(slice), None)).collect()
+            }
+            Self::Every { board, whole: has_whole } => {
+                let slices = board.slices().iter().map(|&(profile, placement)| {
+                    // Who it is shows when it is made; until then, and from one claim to the next, it is nobody.
+                    let part = Part {
+                        name: known.gpu.slice_name(profile, placement.start),
+                        slice: Some(Slice {
+                            profile,
+                            placement,
+                            uuid: None,
+                        }),
+                    };
+                    (part, Some(board.of(profile, placement)))
+                });
+                let whole = has_whole.then(|| (whole, Some(board.all())));
+                slices.chain(whole).collect()
+            }
+        }
+    }
+}
+
+/// What the slices are to hold. `order`: UUIDs of the GPUs that have a slice each, as they stand; those that are not in it follow.
+pub fn desired(
+    known: &KnownGpus,
+    policy: &Policy,
+    order: &[String],
+    tainted: &Tainted,
+) -> Desired {
+    let mut sets: Vec<CounterSet> = Vec::new();
+    let mut cut: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
+    let mut whole: Vec<Device> = Vec::new();
+    let mut left_out = Vec::new();
+    for gpu in &known.gpus {
+        let offering = Offering::of(gpu, policy);
+        if let Offering::Every { board, .. } = &offering {
+            sets.push(board.counter_set());
+            left_out.extend(board.left_out().iter().cloned());
+        }
+        let held = held_parts(gpu, tainted);
+        let parts = offering.parts(gpu).into_iter();
+        let devices = parts.map(|(part, takes)| device(gpu, &part, takes, &held, tainted));
+        if matches!(offering, Offering::Whole) {
+            whole.extend(devices);
+        } else {
+            cut.insert(&gpu.gpu.uuid, devices.collect());
+        }
+    }
+    let order = order::arranged(known, policy, order);
+    let cut = order.iter().filter_map(|uuid| cut.remove(uuid.as_str()));
+    let cut: Vec<Vec<Device>> = cut.filter(|devices| !devices.is_empty()).collect();
+    let mut contents: Vec<Content> = sets
+        .chunks(MAX_COUNTER_SETS_PER_SLICE)
+        .map(|sets| Content::Counters(sets.to_vec()))
+        .collect();
+    contents.extend(cut.into_iter().map(Content::Devices));
+    let whole = whole.chunks(MAX_DEVICES_PER_SLICE);
+    contents.extend(whole.map(|devices| Content::Devices(devices.to_vec())));
+    if contents.is_empty() {
+        contents.push(Content::Devices(Vec::new()));
+    }
+    Desired { contents, left_out }
 }
 
 /// Every attribute stands on every device: a selector that reads one that is missing is a run-time error, which
-/// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, or -1.
-fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
+/// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, -1 or 0.
+///
+/// A slice has no `NVLink` and no peers: it is its own group, also beside slices of the same GPU.
+fn device(
+    known: &KnownGpu,
+    part: &Part<'_>,
+    takes: Option<DeviceCounterConsumption>,
+    held: &[Option<Placement>],
+    tainted: &Tainted,
+) -> Device {
     let gpu = &known.gpu;
-    let name = gpu.device_name();
-    let neighbour = |index: u32| string(&format!("gpu-{index}"));
+    let name = part.name.clone();
+    let slice = part.slice.as_ref();
+    let neighbour = |index: u32| match slice {
+        None => string(&format!("gpu-{index}")),
+        Some(_) => string(&name),
+    };
+    let own = || string(&name);
     let (major, minor) = gpu.cuda_compute_capability;
+    let mig = gpu.mig.as_ref();
+    let compute_slices = match slice {
+        Some(slice) => slice.profile.compute_slices,
+        None => mig.map_or(0, MigFacts::compute_slices),
+    };
+    let memory_slices = match slice {
+        Some(slice) => slice.profile.memory_slices,
+        None => mig.map_or(0, MigFacts::memory_slices),
+    };
+    let fabric_clique = gpu.fabric_clique.as_ref().filter(|_| slice.is_none());
     let attributes = [
-        ("uuid", string(&gpu.uuid)),
+        ("type", string(if slice.is_some() { "mig" } else { "gpu" })),
+        (
+            "profile",
+            slice.map_or_else(own, |slice| string(&slice.profile.name)),
+        ),
+        ("parentUUID", string(&gpu.uuid)),
+        (
+            "uuid",
+            match slice {
+                None => string(&gpu.uuid),
+                Some(slice) => string(slice.uuid.unwrap_or(&name)),
+            },
+        ),
+        ("computeSlices", int(i64::from(compute_slices))),
+        ("memorySlices", int(i64::from(memory_slices))),
         ("productName", string(&gpu.product_name)),
         ("architecture", string(&gpu.architecture)),
         ("nvlinkPair", neighbour(gpu.nvlink.pair)),
@@ -57,7 +256,7 @@ fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
         ("nvlinkGroup", neighbour(gpu.nvlink.group)),
         (
             "fabricClique",
-            string(gpu.fabric_clique.as_ref().unwrap_or(&name)),
+            fabric_clique.map_or_else(own, |clique| string(clique)),
         ),
         ("driverVersion", version(&semantic(&gpu.driver_version))),
         (
@@ -68,26 +267,34 @@ fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
         ("resource.kubernetes.io/pcieRoot", string(&gpu.pcie_root)),
         (
             "resource.kubernetes.io/numaNode",
-            DeviceAttribute {
-                int: Some(gpu.numa_node.map_or(-1, i64::from)),
-                ..DeviceAttribute::default()
-            },
+            int(gpu.numa_node.map_or(-1, i64::from)),
         ),
     ];
-    let taints = taints(known, &name, tainted);
+    let bytes = match slice {
+        Some(slice) => Some(slice.profile.memory_bytes),
+        None => gpu.memory_bytes,
+    };
+    let multiprocessors = slice.map(|slice| slice.profile.multiprocessors);
+    let memory = bytes.map(|bytes| ("memory", memory(bytes)));
+    let multiprocessors =
+        multiprocessors.map(|count| ("multiprocessors", Quantity(count.to_string())));
+    let capacity: BTreeMap<String, DeviceCapacity> = memory
+        .into_iter()
+        .chain(multiprocessors)
+        .map(|(name, value)| {
+            let capacity = DeviceCapacity {
+                value,
+                ..DeviceCapacity::default()
+            };
+            (name.to_owned(), capacity)
+        })
+        .collect();
+    let taints = taints(known, slice.map(|slice| slice.placement), held, tainted);
     Device {
         name,
         attributes: Some(owned(attributes)),
-        capacity: gpu.memory_bytes.map(|bytes| {
-            let value = memory(bytes);
-            owned([(
-                "memory",
-                DeviceCapacity {
-                    value,
-                    ..DeviceCapacity::default()
-                },
-            )])
-        }),
+        capacity: (!capacity.is_empty()).then_some(capacity),
+        consumes_counters: takes.map(|takes| vec![takes]),
         taints: (!taints.is_empty()).then_some(taints),
         ..Device::default()
     }
@@ -100,26 +307,58 @@ fn memory(bytes: u64) -> Quantity {
     ))
 }
 
-fn taints(known: &KnownGpu, name: &str, tainted: &Tainted) -> Vec<DeviceTaint> {
-    let no_schedule = |key: &str| DeviceTaint {
+/// Which parts of a GPU are held without a permit; `None`: the whole of it.
+fn held_parts(known: &KnownGpu, tainted: &Tainted) -> Vec<Option<Placement>> {
+    if tainted.held.is_empty() {
+        return Vec::new();
+    }
+    let held = known.parts().filter(|part| tainted.held.contains(&part.name));
+    held.map(|part| part.slice.map(|slice| slice.placement))
+        .collect()
+}
+
+/// A taint is on whatever needs some of the same hardware: on a whole GPU and all its slices, on a slice and what overlaps it.
+fn taints(
+    known: &KnownGpu,
+    placement: Option<Placement>,
+    held: &[Option<Placement>],
+    tainted: &Tainted,
+) -> Vec<DeviceTaint> {
+    let overlaps = |other: Option<Placement>| match (placement, other) {
+        (Some(own), Some(other)) => own.overlaps(other),
+        (None, _) | (_, None) => true,
+    };
+    let uuid = &known.gpu.uuid;
+    let mut bypassed = tainted.bypassed.iter().filter(|used| used.gpu == *uuid);
+    let place = |used: &UsedPart| used.gpu_instance.and_then(|id| known.placement(id));
+    let stands = [
+        (
+            keys::TAINT_HELD,
+            held.iter().any(|&other| overlaps(other)),
+        ),
+        (
+            keys::TAINT_BYPASSED,
+            bypassed.any(|used| overlaps(place(used))),
+        ),
+        (
+            TAINT_FOREIGN_SLICE,
+            known.foreign.iter().any(|&other| overlaps(Some(other))),
+        ),
+        (TAINT_RECONFIGURING, tainted.reconfiguring.contains(uuid)),
+        (TAINT_GONE, known.gone),
+        (TAINT_UNRESPONSIVE, known.silent),
+    ];
+    let stands = stands.into_iter().filter(|(_, stands)| *stands);
+    stands.map(|(key, _)| no_schedule(key)).collect()
+}
+
+/// Nothing new is placed there; who runs there goes on.
+pub(super) fn no_schedule(key: &str) -> DeviceTaint {
+    DeviceTaint {
         key: key.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..DeviceTaint::default()
-    };
-    let mut taints = Vec::new();
-    if tainted.held.contains(name) {
-        taints.push(no_schedule(keys::TAINT_HELD));
     }
-    if tainted.bypassed.contains(&known.gpu.uuid) {
-        taints.push(no_schedule(keys::TAINT_BYPASSED));
-    }
-    if known.gone {
-        taints.push(no_schedule(TAINT_GONE));
-    }
-    if known.silent {
-        taints.push(no_schedule(TAINT_UNRESPONSIVE));
-    }
-    taints
 }
 
 fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V> {
@@ -132,6 +371,13 @@ fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V
 fn string(value: &str) -> DeviceAttribute {
     DeviceAttribute {
         string: Some(value[..value.floor_char_boundary(MAX_STRING_BYTES)].to_owned()),
+        ..DeviceAttribute::default()
+    }
+}
+
+fn int(value: i64) -> DeviceAttribute {
+    DeviceAttribute {
+        int: Some(value),
         ..DeviceAttribute::default()
     }
 }
