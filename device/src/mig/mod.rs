@@ -1,10 +1,15 @@
 //! MIG: a GPU cut into slices, each with compute and memory of its own.
 //!
 //! A slice is a GPU instance, which has memory, with a compute instance that has all of its compute. What can be cut comes from
-//! NVML, never from a table (`profiles`). Who a slice is is where it lies: (UUID of the GPU, placement). The driver gives
+//! NVML, never from a table. Who a slice is is where it lies: (UUID of the GPU, placement). The driver gives
 //! the number of a GPU instance away again as soon as that is destroyed, so a number says nothing without the placement.
 
+mod names;
+mod profiles;
+
 use serde::{Deserialize, Serialize};
+
+pub(crate) use self::profiles::{Told, believed};
 
 /// What a GPU can be cut into, and whether it is being cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -52,7 +52,7 @@ pub(super) struct Calls {
     lanes: Arc<Lanes>,
 }
 
-/// Which lanes have a call, and since when.
+/// Which lanes have a call, and until when it is in time.
 #[derive(Debug, Default)]
 struct Lanes {
     running: Mutex<Running>,
@@ -97,7 +97,17 @@ impl Calls {
         lane: Lane,
         call: impl FnOnce() -> Answer + Send + 'static,
     ) -> Result<Answer, NoAnswer> {
-        let taken = self.take(lane)?;
+        self.run_within(lane, self.limit, call)
+    }
+
+    /// The same for a call that may take this long by itself. Who waits for its lane does so for his own limit only.
+    pub(super) fn run_within<Answer: Send + 'static>(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        call: impl FnOnce() -> Answer + Send + 'static,
+    ) -> Result<Answer, NoAnswer> {
+        let taken = self.take(lane, limit)?;
         let (answer, wait) = mpsc::sync_channel(1);
         let body = move || {
             let result = call();
@@ -108,7 +118,7 @@ impl Calls {
         };
         let thread = thread::Builder::new().name("nvml".to_owned());
         thread.spawn(body).map_err(NoAnswer::NoThread)?;
-        wait.recv_timeout(self.limit).map_err(|none| match none {
+        wait.recv_timeout(limit).map_err(|none| match none {
             RecvTimeoutError::Timeout => NoAnswer::Late,
             RecvTimeoutError::Disconnected => NoAnswer::Broken,
         })
@@ -121,7 +131,7 @@ impl Calls {
 
     /// How many calls overran their limit and have not returned.
     pub(super) fn stuck(&self) -> usize {
-        self.overdue(&self.lanes.running())
+        overdue(&self.lanes.running())
     }
 
     /// Waits until no call runs but those that are stuck: at most for the limit, while nobody begins another.
@@ -130,31 +140,27 @@ impl Calls {
         let mut running = self.lanes.running();
         loop {
             let now = Instant::now();
-            if self.overdue(&running) == running.len() || now >= deadline {
+            if overdue(&running) == running.len() || now >= deadline {
                 return;
             }
             running = self.wait(running, deadline - now);
         }
     }
 
-    fn take(&self, lane: Lane) -> Result<Taken, NoAnswer> {
+    fn take(&self, lane: Lane, limit: Duration) -> Result<Taken, NoAnswer> {
         let deadline = Instant::now() + self.limit;
         let mut running = self.lanes.running();
         loop {
             let now = Instant::now();
-            let since = running.get(&lane).copied();
-            let wait = match since {
-                None if self.overdue(&running) >= MOST_STUCK => return Err(NoAnswer::Late),
+            let wait = match running.get(&lane).copied() {
+                None if overdue(&running) >= MOST_STUCK => return Err(NoAnswer::Late),
                 None => {
-                    running.insert(lane.clone(), now);
+                    running.insert(lane.clone(), now + limit);
                     drop(running);
                     let lanes = Arc::clone(&self.lanes);
                     return Ok(Taken { lanes, lane });
                 }
-                Some(since) => {
-                    let overdue_at = since + self.limit;
-                    overdue_at.min(deadline).saturating_duration_since(now)
-                }
+                Some(overdue_at) => overdue_at.min(deadline).saturating_duration_since(now),
             };
             if wait.is_zero() {
                 return Err(NoAnswer::Late);
@@ -171,11 +177,12 @@ impl Calls {
         let waited = self.lanes.left.wait_timeout(running, longest);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
+}
 
-    fn overdue(&self, running: &Running) -> usize {
-        let overran = |since: &&Instant| since.elapsed() >= self.limit;
-        running.values().filter(overran).count()
-    }
+/// How many calls overran their limit.
+fn overdue(running: &Running) -> usize {
+    let now = Instant::now();
+    running.values().filter(|at| **at <= now).count()
 }
 
 #[cfg(test)]
@@ -213,6 +220,34 @@ mod tests {
             thread::yield_now();
         }
         assert_eq!(calls.stuck(), 0);
+    }
+
+    #[test]
+    fn a_call_that_may_take_longer_is_waited_for_and_is_stuck_only_after_that() {
+        let calls = Calls::new(LIMIT);
+        let answer = calls.run_within(gpu("a"), 50 * LIMIT, || {
+            thread::sleep(2 * LIMIT);
+            6
+        });
+        assert_eq!(answer.unwrap(), 6);
+
+        let (release, held) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            let (begun, begins) = mpsc::channel();
+            let long = scope.spawn(|| {
+                calls.run_within(gpu("a"), 50 * LIMIT, move || {
+                    begun.send(()).unwrap();
+                    held.recv().is_ok()
+                })
+            });
+            begins.recv().unwrap();
+            // Others wait for their own limit.
+            assert!(matches!(calls.run(gpu("a"), || 1), Err(NoAnswer::Late)));
+            assert_eq!(calls.stuck(), 0, "it is in time");
+            release.send(()).unwrap();
+            assert!(long.join().unwrap().unwrap());
+        });
+        assert_eq!(calls.run(gpu("a"), || 2).unwrap(), 2);
     }
 
     #[test]

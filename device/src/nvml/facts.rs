@@ -6,7 +6,7 @@ use nvml_wrapper::{
 };
 use nvml_wrapper_sys::bindings as raw;
 
-use super::{BackendError, gone_or_failed};
+use super::{BackendError, gone_or_failed, mig::mig_facts};
 use crate::{
     gpu::{Gpu, NvlinkGroups, architecture_name},
     mig::MigFacts,
@@ -50,6 +50,17 @@ impl Facts {
             mig: self.mig,
         }
     }
+
+    /// Says what of it cannot be, unless that was so before.
+    pub(super) fn warn(&self, before: Option<&Self>) {
+        let implausible = |facts: &Self| facts.mig.as_ref().map(|mig| mig.implausible.clone());
+        let now = implausible(self).unwrap_or_default();
+        let said = before.and_then(implausible).unwrap_or_default();
+        if now != said && !now.is_empty() {
+            let (gpu, profiles) = (&self.uuid, now.join("; "));
+            tracing::warn!(gpu, profiles, "NVML tells of slices that cannot be");
+        }
+    }
 }
 
 /// Asks for them.
@@ -60,19 +71,21 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let pci = device.pci_info().map_err(gone)?;
     let capability = device.cuda_compute_capability().map_err(gone)?;
     let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
+    let uuid = device.uuid().map_err(gone)?;
+    let memory_bytes = memory_bytes(&device).map_err(gone)?;
     Ok(Facts {
-        uuid: device.uuid().map_err(gone)?,
+        mig: mig_facts(&device, &uuid, memory_bytes)?,
+        uuid,
         pci_bus_id: kernel_address(&pci.bus_id),
         product_name: device.name().map_err(gone)?,
         architecture: architecture(nvml, &device).map_err(gone)?,
-        memory_bytes: memory_bytes(&device).map_err(gone)?,
+        memory_bytes,
         numa_node: numa_node(&device),
         peers: peers(nvml, &device),
         fabric_clique: fabric_clique(nvml, &device),
         driver_version: nvml.sys_driver_version()?,
         cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
         minor: device.minor_number().map_err(gone)?,
-        mig: None,
     })
 }
 

@@ -1,11 +1,13 @@
-//! NVML: the node's GPUs and who uses them.
+//! NVML: the node's GPUs, their slices, and who uses them.
 
 mod calls;
 mod facts;
 mod library;
+mod mig;
+mod processes;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
@@ -17,6 +19,7 @@ use self::{
     calls::{Calls, Lane, NoAnswer},
     facts::{Facts, facts},
     library::{Library, Session},
+    processes::processes,
 };
 use crate::{
     cdi::DriverRoot,
@@ -24,7 +27,7 @@ use crate::{
     nvlink::{Link, groups},
 };
 
-pub use self::library::LibraryStatus;
+pub use self::{library::LibraryStatus, processes::Process};
 
 /// Longest that one question to NVML is waited for. A firmware that hangs answers never.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -76,6 +79,9 @@ pub enum BackendError {
     /// The GPU is not there (any more), or fell off the bus: nothing runs on it.
     #[error("GPU {0} is gone")]
     Gone(String),
+    /// Something that is to be changed is in use: by a process, or by what a change would take with it.
+    #[error("NVML: {0}")]
+    InUse(String),
     /// Any other refusal.
     #[error("NVML: {0}")]
     Failed(String),
@@ -107,15 +113,6 @@ fn gone_or_failed(gpu: &str, error: NvmlError) -> BackendError {
         NvmlError::GpuLost | NvmlError::NotFound => BackendError::Gone(gpu.to_owned()),
         other => other.into(),
     }
-}
-
-/// A process with a context on a GPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Process {
-    /// Process id as the host counts.
-    pub pid: u32,
-    /// The GPU instance that it runs in; `None`: it counts on the whole GPU.
-    pub gpu_instance: Option<u32>,
 }
 
 /// The GPUs of the node, each by itself: one that does not answer costs only what would have been new of it.
@@ -190,7 +187,8 @@ impl Backend {
             let lane = known.clone().map_or(Lane::Index(index), Lane::Gpu);
             match self.ask(lane, move |session| identified(session, index)) {
                 Ok(facts) => {
-                    self.said().insert(facts.uuid.clone(), facts.clone());
+                    let before = self.said().insert(facts.uuid.clone(), facts.clone());
+                    facts.warn(before.as_ref());
                     found.insert(facts.uuid.clone(), (facts, None));
                 }
                 Err(BackendError::Gone(_)) => {
@@ -225,7 +223,7 @@ impl Backend {
         })
     }
 
-    /// Processes with a compute, graphics or MPS context on a GPU, ascending.
+    /// Processes with a compute, graphics or MPS context on a GPU, ascending; each with its GPU instance, if it has one.
     pub fn processes(&self, uuid: &str) -> Result<Vec<Process>, BackendError> {
         // A library of another version that says that nobody is there would have a GPU in use given away.
         self.library.compare_with_kernel();
@@ -264,12 +262,23 @@ impl Backend {
         lane: Lane,
         question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
     ) -> Result<Answer, BackendError> {
+        self.ask_within(lane, self.calls.limit(), question)
+    }
+
+    /// Asks a question that may take this long, once it is its turn.
+    fn ask_within<Answer: Send + 'static>(
+        &self,
+        lane: Lane,
+        limit: Duration,
+        question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
+    ) -> Result<Answer, BackendError> {
         if !self.library.is_open()? {
             let library = Arc::clone(&self.library);
             self.calls.run(Lane::Library, move || library.open())??;
         }
         let library = Arc::clone(&self.library);
-        self.calls.run(lane, move || library.ask(question))?
+        self.calls
+            .run_within(lane, limit, move || library.ask(question))?
     }
 
     /// Finds out which index a GPU has, if that is not known. Each is asked in its own lane, so that none waits in that of another.
@@ -351,37 +360,6 @@ fn identified(session: &Session, index: u32) -> Result<Facts, BackendError> {
     let facts = facts(&session.nvml, index)?;
     session.identify(index, &facts.uuid);
     Ok(facts)
-}
-
-fn processes(session: &Session, uuid: &str) -> Result<Vec<Process>, BackendError> {
-    let gone = |error| gone_or_failed(uuid, error);
-    let device = session.device(uuid)?;
-    let lists = [
-        device.running_compute_processes(),
-        device.running_graphics_processes(),
-        device.mps_running_compute_processes(),
-    ];
-    let mut processes = BTreeSet::new();
-    let mut is_told = false;
-    for list in lists {
-        match list {
-            Ok(list) => {
-                is_told = true;
-                processes.extend(list.iter().map(|info| Process {
-                    pid: info.pid,
-                    gpu_instance: None,
-                }));
-            }
-            // An old driver, or a board that cannot have such processes.
-            Err(NvmlError::NotSupported | NvmlError::FailedToLoadSymbol(_)) => {}
-            Err(error) => return Err(gone(error)),
-        }
-    }
-    if !is_told {
-        let cause = "this driver does not say which processes use the GPU; 510 and later do";
-        return Err(BackendError::Failed(cause.to_owned()));
-    }
-    Ok(processes.into_iter().collect())
 }
 
 #[cfg(test)]
