@@ -17,11 +17,13 @@ use tokio::{
 };
 
 use crate::{
+    hardware::Hardware,
     kubernetes::Kubernetes,
-    metrics::DriverMetrics,
+    metrics::{DriverMetrics, SliceChange},
     prepare::{
         Answer, CallId, Claim, ClaimRef, Config, DiskFailure, Effect, InUse, Input, Inventory,
-        Locked, Machine, Milliseconds, Probe, Record, RecordState, RecordedDevice, Ticket, Write,
+        LiveSlices, Locked, Machine, MadeSlice, Milliseconds, PlacedSlice, Probe, Record,
+        RecordState, RecordedDevice, RecordedSlice, SliceMode, Ticket, Write,
     },
     probe::Prober,
     store::{Guard, Store},
@@ -34,6 +36,8 @@ pub struct World {
     pub store: Store,
     /// Who uses the hardware.
     pub prober: Prober,
+    /// Slices, as they are made and removed.
+    pub hardware: Hardware,
     /// The API server.
     pub kubernetes: Kubernetes,
 }
@@ -219,9 +223,16 @@ impl Driver {
                 probe,
                 read_node_devices,
                 read_claim,
+                list_slices,
             } => {
+                let look = UnderLock {
+                    probe,
+                    read_node_devices,
+                    read_claim,
+                    list_slices,
+                };
                 self.effects.spawn(async move {
-                    let (locked, guard) = lock(world, probe, read_node_devices, read_claim).await;
+                    let (locked, guard) = lock(world, look).await;
                     let _ = handle.messages.send(Message::Locked(ticket, locked, guard));
                 });
             }
@@ -267,6 +278,38 @@ impl Driver {
                     handle.tell(Input::StatusWritten(outcome));
                 });
             }
+            Effect::MakeSlices {
+                call,
+                fence,
+                slices,
+            } => {
+                let metrics = self.metrics.clone();
+                self.effects.spawn_blocking(move || {
+                    let since = Instant::now();
+                    let made = world.hardware.make(&world.store, &fence, &slices);
+                    metrics.changed_slices(SliceChange::Make, made.is_ok(), since.elapsed());
+                    if let Err(failure) = &made {
+                        tracing::warn!(claim = fence.claim, %failure, "slices are not made");
+                    }
+                    handle.tell(Input::SlicesMade(call, made));
+                });
+            }
+            Effect::RemoveSlices {
+                removal,
+                fence,
+                slices,
+            } => {
+                let metrics = self.metrics.clone();
+                self.effects.spawn_blocking(move || {
+                    let since = Instant::now();
+                    let removed = world.hardware.remove(&world.store, &fence, &slices);
+                    metrics.changed_slices(SliceChange::Remove, removed.is_ok(), since.elapsed());
+                    if let Err(failure) = &removed {
+                        tracing::warn!(claim = fence.claim, %failure, "slices are not removed");
+                    }
+                    handle.tell(Input::SlicesRemoved(removal, removed));
+                });
+            }
             Effect::Answer(call, answer) => self.answer(call, answer),
             Effect::TaintHeld(devices) => {
                 self.metrics
@@ -305,28 +348,39 @@ fn go_on_after(ended: Result<(), JoinError>) {
     }
 }
 
-/// Takes the lock and looks at what is asked. Without the lock there is no disk to decide on.
-async fn lock(
-    world: World,
+/// What is looked at while the lock is held.
+struct UnderLock {
     probe: Option<Probe>,
     read_node_devices: bool,
     read_claim: Option<ClaimRef>,
-) -> (Locked, Option<Guard>) {
+    list_slices: Vec<String>,
+}
+
+/// Takes the lock and looks at what is asked. Without the lock there is no disk to decide on.
+async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
     let World {
         store,
         prober,
         kubernetes,
+        ..
     } = world;
+    let UnderLock {
+        probe,
+        read_node_devices,
+        read_claim,
+        list_slices,
+    } = look;
     let look = move || -> Result<_, DiskFailure> {
         let guard = store
             .lock()
             .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
         let in_use = probe.map(|probe| prober.look(&probe, &disk));
-        Ok((guard, disk, in_use))
+        let live = prober.live(&list_slices);
+        Ok((guard, disk, in_use, live))
     };
     match tokio::task::spawn_blocking(look).await {
-        Ok(Ok((guard, disk, in_use))) => {
+        Ok(Ok((guard, disk, in_use, live))) => {
             let node_devices = if read_node_devices {
                 Some(kubernetes.node_devices().await)
             } else {
@@ -341,6 +395,7 @@ async fn lock(
                 in_use,
                 node_devices,
                 claim,
+                live,
             };
             (locked, Some(guard))
         }
@@ -356,6 +411,7 @@ fn without_disk(failure: DiskFailure) -> Locked {
         in_use: None,
         node_devices: None,
         claim: None,
+        live: LiveSlices::new(),
     }
 }
 
@@ -371,7 +427,7 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
 
 /// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
 /// in use. A claim of neither kind may be prepared again without harm. Which GPU a claim has only the list of GPUs says, where its
-/// CDI file does not.
+/// CDI file does not; and whether its slice was made, the slices that are there.
 async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record>, String> {
     let store = world.store.clone();
     let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())
@@ -390,34 +446,72 @@ async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record
         None => return Err("claims have GPUs here, and none was listed yet".to_owned()),
     };
     let mut records: Vec<Record> = Vec::new();
+    let mut broken = Vec::new();
     let mut missing = Vec::new();
     for claim in claims {
         match in_cdi.get(&claim.reference.uid) {
             Some(Some(_)) => {}
-            Some(None) => records.extend(recorded(&claim, &inventory)),
+            Some(None) => broken.push(claim),
             None => missing.push(claim),
         }
     }
     records.extend(in_cdi.into_values().flatten());
     let prober = world.prober.clone();
-    let running = tokio::task::spawn_blocking(move || {
-        missing
+    let found = tokio::task::spawn_blocking(move || -> Result<Vec<Record>, String> {
+        let live = listed(&prober, &inventory, broken.iter().chain(&missing))?;
+        let in_use = |record: &Record| {
+            // A slice that was made for the claim and that nobody uses any more has to be removed all the same.
+            let was_made = !record.removable().is_empty() && is_made(record);
+            was_made || prober.claim(record.units(), &record.pods) != InUse::No
+        };
+        let broken = broken
             .iter()
-            .filter_map(|claim| recorded(claim, &inventory))
-            .filter(|record| prober.claim(record.units(), &record.pods) != InUse::No)
-            .collect::<Vec<_>>()
+            .filter_map(|claim| recorded(claim, &inventory, &live));
+        let missing = missing
+            .iter()
+            .filter_map(|claim| recorded(claim, &inventory, &live))
+            .filter(in_use);
+        Ok(broken.chain(missing).collect())
     })
     .await
-    .map_err(|panicked| panicked.to_string())?;
-    records.extend(running);
+    .map_err(|panicked| panicked.to_string())??;
+    records.extend(found);
     for record in &mut records {
         record.state = RecordState::Prepared;
     }
     Ok(records)
 }
 
+/// The slices of the GPUs that these claims have slices of.
+fn listed<'a>(
+    prober: &Prober,
+    inventory: &Inventory,
+    claims: impl Iterator<Item = &'a Claim>,
+) -> Result<LiveSlices, String> {
+    let gpus: BTreeSet<String> = claims
+        .flat_map(|claim| claim.devices.iter().flatten())
+        .filter_map(|allocated| inventory.get(&allocated.device))
+        .filter(|facts| facts.slice.is_some())
+        .map(|facts| facts.unit.gpu.clone())
+        .collect();
+    let gpus: Vec<String> = gpus.into_iter().collect();
+    let live = prober.live(&gpus);
+    for (gpu, found) in &live {
+        if let Err(cause) = found {
+            return Err(format!("slices of GPU {gpu}: {cause}"));
+        }
+    }
+    Ok(live)
+}
+
+/// Whether any of its slices is there.
+fn is_made(record: &Record) -> bool {
+    let mut slices = record.devices.iter().filter_map(|it| it.slice.as_ref());
+    slices.any(|slice| slice.made.is_some())
+}
+
 /// The record that a claim would have. A device that is not there has no Unit to protect.
-fn recorded(claim: &Claim, inventory: &Inventory) -> Option<Record> {
+fn recorded(claim: &Claim, inventory: &Inventory, live: &LiveSlices) -> Option<Record> {
     let devices: Vec<RecordedDevice> = claim
         .devices
         .iter()
@@ -431,6 +525,23 @@ fn recorded(claim: &Claim, inventory: &Inventory) -> Option<Record> {
                 unit: facts.unit.clone(),
                 minor: facts.minor,
                 admin_access: allocated.admin_access,
+                slice: facts.slice.as_ref().map(|slice| {
+                    let placed = PlacedSlice {
+                        gpu: facts.unit.gpu.clone(),
+                        gpu_instance_profile: slice.profile.gpu_instance_profile,
+                        placement: slice.placement,
+                        uuid: None,
+                    };
+                    let found = live.get(&facts.unit.gpu).and_then(|it| it.as_ref().ok());
+                    let there = found.and_then(|found| placed.find(found));
+                    RecordedSlice {
+                        profile: slice.profile.name.clone(),
+                        gpu_instance_profile: slice.profile.gpu_instance_profile,
+                        placement: slice.placement,
+                        stays: slice.mode == SliceMode::Static || allocated.admin_access,
+                        made: there.and_then(MadeSlice::of),
+                    }
+                }),
             })
         })
         .collect();
@@ -458,11 +569,12 @@ mod tests {
         let unreachable = "http://127.0.0.1:1".parse().unwrap();
         let client = kube::Client::try_from(kube::Config::new(unreachable)).unwrap();
         let library = LibrarySource::File(directory.join("none"));
-        let backend = Backend::new(BackendConfig::new(library));
+        let backend = Arc::new(Backend::new(BackendConfig::new(library)));
         let cdi = cdi::Directory::new(directory, "gpu.muster.dev", directory);
         let world = World {
             store: Store::open(directory, cdi).unwrap(),
-            prober: Prober::new(Arc::new(backend), directory.to_owned()),
+            prober: Prober::new(backend.clone(), directory.to_owned()),
+            hardware: Hardware::new(backend),
             kubernetes: Kubernetes::new(client, "node".to_owned()),
         };
         let (held, _) = watch::channel(BTreeSet::new());

@@ -18,7 +18,8 @@ use crate::{
     inventory::KnownGpus,
     kubelet::health::NvmlReport,
     metrics::DriverMetrics,
-    prepare::{Disk, Input},
+    mig::Policy,
+    prepare::{Disk, Input, Inventory},
     store::{self, Store},
 };
 
@@ -40,6 +41,8 @@ pub struct Enumerator {
     pub boot_id: String,
     /// Who prepares claims.
     pub driver: Handle,
+    /// What the administrator says about this node; nothing is prepared before that is known.
+    pub policy: watch::Receiver<Option<Policy>>,
     /// Holds while NVML answers.
     pub listed: Condition,
     /// What is counted.
@@ -59,6 +62,12 @@ pub struct Results {
 pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
     let (gpus_sender, gpus) = watch::channel(None);
     let (report_sender, report) = watch::channel(NvmlReport::default());
+    let telling = tell_inventory(
+        gpus.clone(),
+        enumerator.policy.clone(),
+        enumerator.driver.clone(),
+    );
+    shutdown.spawn_until_stopped("tell what may be held", telling);
     let looking = enumerator.run(gpus_sender, report_sender);
     shutdown.spawn_until_stopped("look at the GPUs", looking);
     Results { gpus, report }
@@ -122,7 +131,6 @@ impl Enumerator {
         self.metrics.unresponsive.set(count(silent));
         if gpus.borrow().as_ref() != Some(&known) {
             tracing::info!(gpus = there, silent, known = known.gpus.len(), "GPUs");
-            self.driver.tell(Input::Inventory(known.inventory()));
             gpus.send_replace(Some(known.clone()));
         }
         report.send_if_modified(|report| {
@@ -151,7 +159,10 @@ impl Enumerator {
             let earlier = store::load_beside::<KnownGpus>(&store, FILE)
                 .map_err(|failure| failure.to_string())?;
             let disk = store.load(&lock).map_err(|failure| failure.to_string())?;
-            let unaccounted = unaccounted(&slices, &disk);
+            let made = store
+                .made_slices(&lock)
+                .map_err(|failure| failure.to_string())?;
+            let unaccounted = unaccounted(&slices, &disk, &made);
             let is_foreign = |gpu: &str, placement: Placement| {
                 let slice = (gpu.to_owned(), placement);
                 unaccounted.contains(&slice) && before.contains(&slice)
@@ -193,26 +204,55 @@ fn instances(backend: &Backend, listed: &Listed) -> BTreeMap<String, Vec<MigInst
             Ok(slices) => {
                 found.insert(uuid.clone(), slices);
             }
-            Err(error) => tracing::warn!(gpu = uuid, %error, "the slices of a GPU cannot be listed"),
+            Err(error) => {
+                tracing::warn!(gpu = uuid, %error, "the slices of a GPU cannot be listed")
+            }
         }
     }
     found
 }
 
-/// The slices whose place no record names.
-fn unaccounted(slices: &BTreeMap<String, Vec<MigInstance>>, disk: &Disk) -> Unaccounted {
-    let devices = || disk.records.values().flat_map(|record| &record.devices);
-    let is_named = |gpu: &str, placement: Placement| {
-        devices().any(|device| {
-            device.unit.gpu == gpu && device.unit.overlaps(&unit(gpu, placement))
-        })
+/// The slices that no record names, and that were not `made` by claims in this boot.
+fn unaccounted(
+    slices: &BTreeMap<String, Vec<MigInstance>>,
+    disk: &Disk,
+    made: &BTreeSet<String>,
+) -> Unaccounted {
+    let is_named = |gpu: &str, slice: &MigInstance| {
+        let is_made = slice.uuid.as_ref().is_some_and(|uuid| made.contains(uuid));
+        is_made || disk.records.values().any(|record| record.names(gpu, slice))
     };
-    slices
+    let all = slices
         .iter()
-        .flat_map(|(gpu, slices)| slices.iter().map(move |slice| (gpu, slice.placement)))
-        .filter(|(gpu, placement)| !is_named(gpu, *placement))
-        .map(|(gpu, placement)| (gpu.clone(), placement))
+        .flat_map(|(gpu, slices)| slices.iter().map(move |slice| (gpu, slice)));
+    all.filter(|(gpu, slice)| !is_named(gpu, slice))
+        .map(|(gpu, slice)| (gpu.clone(), slice.placement))
         .collect()
+}
+
+/// Tells the driver what may be held, once it is known who makes slices on this node, and whenever that or the hardware changes.
+async fn tell_inventory(
+    mut gpus: watch::Receiver<Option<KnownGpus>>,
+    mut policy: watch::Receiver<Option<Policy>>,
+    driver: Handle,
+) {
+    let mut told: Option<Inventory> = None;
+    loop {
+        let known = gpus.borrow_and_update().clone();
+        let mode = policy.borrow_and_update().as_ref().map(Policy::slice_mode);
+        if let (Some(known), Some(mode)) = (known, mode) {
+            let inventory = known.inventory(mode);
+            if told.as_ref() != Some(&inventory) {
+                driver.tell(Input::Inventory(inventory.clone()));
+                told = Some(inventory);
+            }
+        }
+        tokio::select! {
+            Ok(()) = gpus.changed() => {}
+            Ok(()) = policy.changed() => {}
+            else => return,
+        }
+    }
 }
 
 /// What was logged last, so that each change is logged once.

@@ -31,9 +31,6 @@ pub struct KnownGpu {
     /// Where slices lie that no claim of ours accounts for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub foreign: Vec<Placement>,
-    /// What another version of the driver keeps here.
-    #[serde(flatten)]
-    pub unknown: Map<String, Value>,
 }
 
 /// What may be a device: a GPU, or a slice of it.
@@ -73,7 +70,6 @@ impl KnownGpu {
             silent: false,
             instances: Vec::new(),
             foreign: Vec::new(),
-            unknown: Map::new(),
         }
     }
 
@@ -92,7 +88,7 @@ impl KnownGpu {
         let instances = self.instances.iter();
         let whole = instances
             .filter(|instance| instance.compute_instance.is_some() && !instance.is_divided);
-        whole.filter_map(|instance| {
+        whole.filter_map(move |instance| {
             let profiles = &self.gpu.mig.as_ref()?.profiles;
             let profile = profiles.iter().find(|profile| {
                 profile.gpu_instance_profile == instance.profile
@@ -143,7 +139,7 @@ impl KnownGpu {
         Some(found.placement)
     }
 
-    fn facts(&self, part: &Part<'_>) -> DeviceFacts {
+    fn facts(&self, part: &Part<'_>, mode: SliceMode) -> DeviceFacts {
         let memory = match &part.slice {
             Some(slice) => Some(slice.profile.memory_bytes),
             // One that reports none has none of its own to count.
@@ -151,10 +147,11 @@ impl KnownGpu {
         };
         let unit = match &part.slice {
             None => Unit::whole(self.gpu.uuid.clone()),
-            Some(slice) => Unit {
-                gpu: self.gpu.uuid.clone(),
-                slices: interval(slice.placement),
-            },
+            Some(slice) => Unit::slice(
+                self.gpu.uuid.clone(),
+                slice.placement,
+                slice.profile.compute_slices,
+            ),
         };
         let mig = self.gpu.mig.as_ref();
         let gpus_milli = match (&part.slice, mig) {
@@ -167,6 +164,11 @@ impl KnownGpu {
             memory_bytes: memory.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
             minor: self.gpu.minor,
             silent: self.silent,
+            slice: part.slice.map(|slice| SliceFacts {
+                profile: Arc::new(slice.profile.clone()),
+                placement: slice.placement,
+                mode,
+            }),
         }
     }
 }
@@ -183,14 +185,6 @@ pub fn gpus_milli(mig: &MigFacts, profile: &MigProfile) -> i64 {
     let memory = share(profile.memory_slices, mig.memory_slices());
     let compute = share(profile.compute_slices, mig.compute_slices());
     memory.max(compute).min(WHOLE_MILLI)
-}
-
-/// No GPU has 255 memory slices; what says so is everywhere.
-fn interval(placement: Placement) -> Slices {
-    match (u8::try_from(placement.start), u8::try_from(placement.end())) {
-        (Ok(start), Ok(end)) => Slices { start, end },
-        _ => Slices::ALL,
-    }
 }
 
 /// The GPUs of a node by index, as they are on disk.
@@ -307,12 +301,12 @@ impl KnownGpus {
 
     /// What may be held: the GPUs that are there, whole, and every slice that they may be cut into. What of it is offered the
     /// ResourceSlices say; an allocation may be older. A GPU that is silent is among them, and is said to be.
-    pub fn inventory(&self) -> Inventory {
+    pub fn inventory(&self, mode: SliceMode) -> Inventory {
         let there = self.gpus.iter().filter(|known| !known.gone);
         there
             .flat_map(|known| {
-                known.parts().map(|part| {
-                    let facts = known.facts(&part);
+                known.parts().map(move |part| {
+                    let facts = known.facts(&part, mode);
                     (part.name, facts)
                 })
             })
@@ -333,7 +327,6 @@ impl KnownGpu {
             self.instances.clone_from(&before.instances);
             self.foreign.clone_from(&before.foreign);
         }
-        self.unknown.clone_from(&before.unknown);
     }
 }
 
@@ -369,17 +362,7 @@ pub(crate) mod fixtures {
         (0, "7g.80gb", 7, 8, 81_152, 132, &[0], 1, [8, 7, 7, 1]),
         (5, "4g.40gb", 4, 4, 40_448, 64, &[0], 1, [4, 4, 4, 0]),
         (9, "3g.40gb", 3, 4, 40_448, 60, &[0, 4], 2, [3, 3, 3, 0]),
-        (
-            14,
-            "2g.20gb",
-            2,
-            2,
-            20_096,
-            32,
-            &[0, 2, 4],
-            3,
-            [2, 2, 2, 0],
-        ),
+        (14, "2g.20gb", 2, 2, 20_096, 32, &[0, 2, 4], 3, [2, 2, 2, 0]),
         (
             15,
             "1g.20gb",
@@ -549,7 +532,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            after.inventory().keys().collect::<Vec<_>>(),
+            after
+                .inventory(SliceMode::Dynamic)
+                .keys()
+                .collect::<Vec<_>>(),
             ["gpu-0", "gpu-2"]
         );
         // And comes back as what it was.
@@ -585,7 +571,7 @@ mod tests {
         let seen = [gpu("x", 0, "0"), gpu("y", 1, "1"), gpu("z", 2, "2")];
         for boot_id in ["boot", "next"] {
             let after = three().after(boot_id, &listed(&seen));
-            let there = after.inventory();
+            let there = after.inventory(SliceMode::Dynamic);
             assert_eq!(there.len(), 3, "{boot_id}: {:?}", names(&after));
             let unit_of = |name: &str| there[name].unit.gpu.clone();
             assert_eq!([unit_of("gpu-0"), unit_of("gpu-1")], ["y", "z"]);
@@ -604,7 +590,11 @@ mod tests {
         let after = three().after("boot", &look);
         assert_eq!(silent(&after), ["b"]);
         assert!(after.gpus.iter().all(|known| !known.gone));
-        let silent: Vec<bool> = after.inventory().values().map(|it| it.silent).collect();
+        let silent: Vec<bool> = after
+            .inventory(SliceMode::Dynamic)
+            .values()
+            .map(|it| it.silent)
+            .collect();
         assert_eq!(silent, [false, true, false]);
         // And is on disk as it was before there was such a thing, once it answers.
         let text = serde_json::to_string(&three()).unwrap();

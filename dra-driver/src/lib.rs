@@ -1,7 +1,7 @@
 //! The DRA kubelet plugin of Muster: publishes the GPUs of a node, and prepares claims on them.
 //!
 //! * [`prepare`]: what is done with a claim, as a state machine without IO; [`driver`]: the same on a real node.
-//! * [`store`]: the checkpoint. [`probe`]: who uses the hardware. [`inventory`], [`enumerate`]: which device is
+//! * [`store`]: the checkpoint. [`probe`]: who uses the hardware. [`hardware`]: slices, as they are made and removed. [`inventory`], [`enumerate`]: which device is
 //!   which GPU. [`kubernetes`]: the API server.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
 //! * [`bypass`]: processes on GPUs that nothing explains.
@@ -18,6 +18,7 @@ pub mod enumerate;
 #[cfg(test)]
 mod golden;
 mod gone;
+pub mod hardware;
 pub mod hook_program;
 pub mod inventory;
 pub mod kubelet;
@@ -30,3 +31,4 @@ pub mod probe;
 pub mod program;
 pub mod slices;
 pub mod store;
+mod unknown_fields;

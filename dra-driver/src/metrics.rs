@@ -39,6 +39,28 @@ pub struct DriverMetrics {
     pub nvml_stuck_calls: Gauge,
     /// Publications of ResourceSlices that failed.
     pub slice_failures: Counter,
+    mig_changes: Family<ChangeLabels, Counter>,
+    mig_seconds: Family<ChangeLabel, Histogram, fn() -> Histogram>,
+}
+
+/// What is done to slices of a GPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SliceChange {
+    /// They are made.
+    Make,
+    /// They are removed.
+    Remove,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChangeLabels {
+    change: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ChangeLabel {
+    change: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -79,6 +101,8 @@ impl DriverMetrics {
             nvml_openings: Counter::default(),
             nvml_stuck_calls: Gauge::default(),
             slice_failures: Counter::default(),
+            mig_changes: Family::default(),
+            mig_seconds: Family::new_with_constructor(histogram),
         };
         metrics.register(|registry| {
             let registry = registry.sub_registry_with_prefix("driver");
@@ -148,6 +172,16 @@ impl DriverMetrics {
                 "Publications of ResourceSlices that failed",
                 driver.slice_failures.clone(),
             );
+            registry.register(
+                "mig_changes",
+                "Times that the slices of a claim were made or removed, by outcome",
+                driver.mig_changes.clone(),
+            );
+            registry.register(
+                "mig_change_seconds",
+                "Time until the slices of a claim were made or removed, the wait for their GPU included",
+                driver.mig_seconds.clone(),
+            );
         });
         driver
     }
@@ -167,6 +201,21 @@ impl DriverMetrics {
         self.bypasses
             .get_or_create_owned(&OriginLabel { origin })
             .inc();
+    }
+
+    /// Counts a change of the slices of a claim.
+    pub fn changed_slices(&self, change: SliceChange, is_done: bool, after: Duration) {
+        let change = match change {
+            SliceChange::Make => "make",
+            SliceChange::Remove => "remove",
+        };
+        let outcome = if is_done { "done" } else { "failed" };
+        self.mig_changes
+            .get_or_create_owned(&ChangeLabels { change, outcome })
+            .inc();
+        self.mig_seconds
+            .get_or_create_owned(&ChangeLabel { change })
+            .observe(after.as_secs_f64());
     }
 
     /// Counts an answer.

@@ -12,7 +12,7 @@ use std::{
 
 use muster_device::{Backend, BackendError};
 
-use crate::prepare::{Disk, InUse, Probe, Unit};
+use crate::prepare::{Disk, InUse, LiveSlices, Probe, Slices, Unit};
 
 /// Deepest nesting of cgroups below a pod's that is looked at: container, then what it makes itself.
 const MAX_CGROUP_DEPTH: u32 = 8;
@@ -51,12 +51,9 @@ impl Prober {
 
     fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> InUse {
         for unit in units {
-            match self.backend.processes(&unit.gpu) {
-                Ok(processes) => {
-                    if let Some(process) = processes.first() {
-                        return InUse::Yes(format!("process {} on GPU {unit}", process.pid));
-                    }
-                }
+            match self.process_on(unit) {
+                Ok(None) => {}
+                Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
                 // Nothing runs on a GPU that is not there.
                 Err(BackendError::Gone(_)) => {}
                 // Enough not to give it away. To ask the others may take the limit for each, with the lock held.
@@ -64,6 +61,36 @@ impl Prober {
             }
         }
         InUse::No
+    }
+
+    /// A process that uses a Unit. One of which NVML does not say which GPU instance it is on may be on any.
+    fn process_on(&self, unit: &Unit) -> Result<Option<u32>, BackendError> {
+        let processes = self.backend.processes(&unit.gpu)?;
+        if unit.slices == Slices::ALL || processes.is_empty() {
+            return Ok(processes.first().map(|process| process.pid));
+        }
+        let live = self.backend.mig_instances(&unit.gpu)?;
+        let lies_elsewhere = |number: u32| {
+            let mut instances = live.iter();
+            let instance = instances.find(|instance| instance.gpu_instance == number);
+            instance.is_some_and(|instance| !unit.overlaps_placement(instance.placement))
+        };
+        let mut users = processes.iter();
+        let user = users.find(|process| !process.gpu_instance.is_some_and(lies_elsewhere));
+        Ok(user.map(|process| process.pid))
+    }
+
+    /// The slices of these GPUs. A GPU that is not there has none.
+    pub fn live(&self, gpus: &[String]) -> LiveSlices {
+        gpus.iter()
+            .map(|gpu| {
+                let live = match self.backend.mig_instances(gpu) {
+                    Err(BackendError::Gone(_)) => Ok(Vec::new()),
+                    found => found.map_err(|error| error.to_string()),
+                };
+                (gpu.clone(), live)
+            })
+            .collect()
     }
 
     fn pod_lives(&self, uid: &str) -> bool {

@@ -26,6 +26,7 @@ use crate::{
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
+    hardware::Hardware,
     kubelet::{health::Health, serve},
     kubernetes::Kubernetes,
     metrics::DriverMetrics,
@@ -264,6 +265,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let world = World {
         store: store.clone(),
         prober: Prober::new(backend.clone(), args.cgroup_dir.clone()),
+        hardware: Hardware::new(backend.clone()),
         kubernetes: kubernetes.clone(),
     };
     let driver = Driver::new(

@@ -5,19 +5,23 @@
 //! STATE/node.json          boot id, acknowledged generation
 //! STATE/claims/UID.json    one record per claim
 //! STATE/devices.json       which GPU has which name (see `inventory`)
+//! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
+//! STATE/gpus/UUID.lock     held (flock) by whoever makes or removes slices of that GPU
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
-//! * Every file carries a `schema` number. A newer one is refused with a message, never rewritten: a downgrade
-//!   must not forget what it does not understand. Unknown fields of the same schema are kept.
+//! * Every file carries a `schema` number, the lowest that can say what is in it. A newer one is refused with a message,
+//!   never rewritten: a downgrade must not forget what it does not understand. Unknown fields are kept, wherever they are.
+//! * Whoever holds the lock of a GPU asks for no other lock. Whoever holds the one lock asks for that of a GPU only if it
+//!   need not wait. So nobody waits for each other.
 //! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
 //!   changes nothing.
 //! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
 //!   in between, too, leads to the rebuild and never to a claim that is forgotten.
 
 use std::{
-    collections::BTreeMap,
-    fs::{self, File, OpenOptions},
+    collections::{BTreeMap, BTreeSet},
+    fs::{self, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -30,11 +34,16 @@ use serde_json::{Map, Value};
 
 use crate::{
     hook_program::HookProgram,
-    prepare::{Acknowledged, Disk, DiskFailure, Record, Write},
+    prepare::{Acknowledged, Disk, DiskFailure, Record, RecordedDevice, RecordedSlice, Write},
+    unknown_fields::{has_unknown, keep_unknown},
 };
 
-/// Version of the files' shape.
-const SCHEMA: u32 = 1;
+/// Latest version of the files' shape.
+const SCHEMA: u32 = 2;
+/// What is written where nothing needs a later one: whole GPUs are recorded as they always were.
+const FIRST_SCHEMA: u32 = 1;
+/// Version of records with slices. Before it nobody knew that a slice has to be removed.
+const SLICE_SCHEMA: u32 = 2;
 /// Annotation of a CDI file: the record that it belongs to, so that a lost checkpoint can be rebuilt.
 const RECORD_ANNOTATION: &str = "muster.dev/record";
 
@@ -69,6 +78,18 @@ struct Node {
     acknowledged: Option<Acknowledged>,
 }
 
+/// File beside the checkpoint.
+const MADE_SLICES_FILE: &str = "slices.json";
+
+/// Slices that were made in a boot; they end with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct MadeSlices {
+    boot_id: Option<String>,
+    #[serde(default)]
+    uuids: BTreeSet<String>,
+}
+
 /// What there is where a file should be.
 enum Content<T> {
     Good(T, Map<String, Value>),
@@ -80,7 +101,8 @@ impl Store {
     /// Opens the directory, making it if need be. Only root may look into it.
     pub fn open(directory: impl Into<PathBuf>, cdi: cdi::Directory) -> io::Result<Self> {
         let directory = directory.into();
-        for path in [&directory, &directory.join("claims")] {
+        let inside = ["claims", "gpus"].map(|name| directory.join(name));
+        for path in std::iter::once(&directory).chain(&inside) {
             fs::DirBuilder::new()
                 .recursive(true)
                 .mode(0o700)
@@ -113,6 +135,79 @@ impl Store {
             .map_err(|error| named(&path, &error))?;
         file.lock().map_err(|error| named(&path, &error))?;
         Ok(Guard { _file: file })
+    }
+
+    /// Waits for the lock of a GPU. Blocking: whoever has it makes or removes a slice.
+    pub fn lock_gpu(&self, uuid: &str) -> io::Result<Guard> {
+        let (path, file) = self.gpu_lock_file(uuid)?;
+        file.lock().map_err(|error| named(&path, &error))?;
+        Ok(Guard { _file: file })
+    }
+
+    /// The lock of a GPU, if nobody has it.
+    pub fn try_lock_gpu(&self, uuid: &str) -> io::Result<Option<Guard>> {
+        let (path, file) = self.gpu_lock_file(uuid)?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Guard { _file: file })),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(named(&path, &error)),
+        }
+    }
+
+    /// NVML says what a GPU's UUID is; it goes into a path all the same.
+    fn gpu_lock_file(&self, uuid: &str) -> io::Result<(PathBuf, File)> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+        if uuid.is_empty() || !uuid.bytes().all(is_plain) {
+            let message = format!("{uuid:?} is no UUID of a GPU");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let path = self.directory.join("gpus").join(format!("{uuid}.lock"));
+        let file = OpenOptions::new()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|error| named(&path, &error))?;
+        Ok((path, file))
+    }
+
+    /// Reads one record, without the lock: files are written whole. What cannot be read is set aside by the next turn.
+    pub fn record(&self, uid: &str) -> Result<Option<Record>, DiskFailure> {
+        match read::<Record>(&self.record_file(uid))? {
+            Content::Good(record, _) if record.claim.uid == uid => Ok(Some(record)),
+            Content::Good(..) | Content::Absent | Content::Broken(_) => Ok(None),
+        }
+    }
+
+    /// UUIDs of the slices that were made in this boot.
+    pub fn made_slices(&self, _lock: &Guard) -> Result<BTreeSet<String>, DiskFailure> {
+        Ok(load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?
+            .unwrap_or_default()
+            .uuids)
+    }
+
+    /// Before a record says that a slice was made, it is known as ours.
+    fn remember_slices(&self, record: &Record) -> Result<(), DiskFailure> {
+        let slices = record.removable().into_iter();
+        let uuids: BTreeSet<String> = slices.filter_map(|slice| slice.uuid).collect();
+        if uuids.is_empty() {
+            return Ok(());
+        }
+        let boot_id = self.load_node()?.boot_id;
+        let known = load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?.unwrap_or_default();
+        let mut next = known.clone();
+        if next.boot_id != boot_id {
+            next = MadeSlices {
+                boot_id,
+                uuids: BTreeSet::new(),
+            };
+        }
+        next.uuids.extend(uuids);
+        if next == known {
+            return Ok(());
+        }
+        put_beside(self, MADE_SLICES_FILE, &next)
     }
 
     /// Reads everything.
@@ -157,7 +252,16 @@ impl Store {
     /// Performs a write.
     pub fn apply(&self, _lock: &Guard, change: &Write) -> Result<(), DiskFailure> {
         match change {
-            Write::PutRecord(record) => put(&self.record_file(&record.claim.uid), record),
+            Write::PutRecord(record) => {
+                self.remember_slices(record)?;
+                let has_slices = record.devices.iter().any(|device| device.slice.is_some());
+                let schema = if has_slices {
+                    SLICE_SCHEMA
+                } else {
+                    FIRST_SCHEMA
+                };
+                put(&self.record_file(&record.claim.uid), record, schema)
+            }
             Write::RemoveRecord(uid) => {
                 let path = self.record_file(uid);
                 files::remove(&path).map_err(|error| failure(&path, &error))
@@ -177,7 +281,7 @@ impl Store {
                     boot_id: Some(boot_id.clone()),
                     acknowledged: acknowledged.clone(),
                 };
-                put(&self.directory.join("node.json"), &node)
+                put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)
             }
         }
     }
@@ -208,14 +312,8 @@ impl Store {
         let gpus: Vec<_> = record
             .devices
             .iter()
-            .map(|device| cdi::ClaimedGpu {
-                device: device.device.clone(),
-                uuid: device.unit.gpu.clone(),
-                minor: device.minor,
-                // A device is a whole GPU.
-                slice: None,
-            })
-            .collect();
+            .map(claimed)
+            .collect::<Result<_, _>>()?;
         let text = serde_json::to_string(record)
             .map_err(|error| failure(&path, &io::Error::other(error)))?;
         let annotations = BTreeMap::from([(RECORD_ANNOTATION.to_owned(), text)]);
@@ -276,7 +374,7 @@ impl Store {
                 boot_id: disk.boot_id.clone(),
                 acknowledged: None,
             };
-            put(&self.directory.join("node.json"), &node)?;
+            put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)?;
         }
         self.quarantine(path, cause)
     }
@@ -300,6 +398,32 @@ impl Store {
     fn record_file(&self, uid: &str) -> PathBuf {
         self.directory.join("claims").join(format!("{uid}.json"))
     }
+}
+
+/// What containers get of a device.
+fn claimed(device: &RecordedDevice) -> Result<cdi::ClaimedGpu, DiskFailure> {
+    let made = |slice: &RecordedSlice| -> Result<_, DiskFailure> {
+        let made = slice.made.as_ref().ok_or_else(|| {
+            let name = &device.device;
+            DiskFailure::new(format!("{name} is not made yet, and no file can name it"))
+        })?;
+        let numbers = cdi::MigSlice {
+            gpu_instance: made.gpu_instance,
+            compute_instance: made.compute_instance,
+        };
+        Ok((made.uuid.clone(), numbers))
+    };
+    let made = device.slice.as_ref().map(made).transpose()?;
+    let (uuid, slice) = match made {
+        Some((uuid, slice)) => (uuid, Some(slice)),
+        None => (device.unit.gpu.clone(), None),
+    };
+    Ok(cdi::ClaimedGpu {
+        device: device.device.clone(),
+        uuid,
+        minor: device.minor,
+        slice,
+    })
 }
 
 /// Reads a file of ours.
@@ -328,22 +452,36 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
     }
 }
 
-/// Writes a file of ours, keeping what another version put into it.
+/// Writes a file of ours, keeping what another version put into it, at the top and further in.
 fn put<T: Serialize + DeserializeOwned + Clone>(
     path: &Path,
     content: &T,
+    schema: u32,
 ) -> Result<(), DiskFailure> {
-    let unknown = match read::<T>(path)? {
-        Content::Good(_, unknown) => unknown,
-        Content::Absent | Content::Broken(_) => Map::new(),
+    let invalid = |error: serde_json::Error| failure(path, &io::Error::other(error));
+    let (unknown, inside) = match read::<T>(path)? {
+        Content::Good(known, unknown) => {
+            let old = fs::read(path).map_err(|error| failure(path, &error))?;
+            let old: Value = serde_json::from_slice(&old).map_err(invalid)?;
+            let known = serde_json::to_value(&known).map_err(invalid)?;
+            (unknown, Some((old, known)))
+        }
+        Content::Absent | Content::Broken(_) => (Map::new(), None),
     };
     let file = Versioned {
-        schema: SCHEMA,
+        schema,
         content: content.clone(),
         unknown,
     };
-    let text =
-        serde_json::to_vec(&file).map_err(|error| failure(path, &io::Error::other(error)))?;
+    let text = match inside {
+        Some((old, known)) if has_unknown(&old, &known) => {
+            let mut value = serde_json::to_value(&file).map_err(invalid)?;
+            keep_unknown(&old, &known, &mut value);
+            serde_json::to_vec(&value)
+        }
+        _ => serde_json::to_vec(&file),
+    };
+    let text = text.map_err(invalid)?;
     files::write_whole(path, &text, 0o600).map_err(|error| failure(path, &error))
 }
 
@@ -385,7 +523,7 @@ pub(crate) fn put_beside<T: Serialize + DeserializeOwned + Clone>(
     name: &str,
     content: &T,
 ) -> Result<(), DiskFailure> {
-    put(&store.directory.join(name), content)
+    put(&store.directory.join(name), content, FIRST_SCHEMA)
 }
 
 #[cfg(test)]
@@ -410,6 +548,7 @@ mod tests {
                 unit: Unit::whole("GPU-2"),
                 minor: 2,
                 admin_access: false,
+                slice: None,
             }],
         }
     }
@@ -527,9 +666,9 @@ mod tests {
     fn a_newer_schema_is_refused_and_left_as_it_is() {
         let f = fixture();
         let path = f.root.path().join("state/claims/c.json");
-        fs::write(&path, r#"{"schema":2,"later":true}"#).unwrap();
+        fs::write(&path, r#"{"schema":3,"later":true}"#).unwrap();
         let failure = f.load().unwrap_err();
-        assert!(failure.to_string().contains("schema 2"), "{failure}");
+        assert!(failure.to_string().contains("schema 3"), "{failure}");
         assert!(path.exists());
     }
 

@@ -45,7 +45,7 @@ struct DeviceHealth {
 
 fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
     let gpus = report.known.iter().flat_map(|known| &known.gpus);
-    gpus.map(|known| {
+    gpus.flat_map(|known| {
         let uuid = &known.gpu.uuid;
         let (status, message) = match &report.failure {
             Some(failure) => (v1::HealthStatus::Unknown, failure.clone()),
@@ -59,11 +59,12 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
             ),
             None => (v1::HealthStatus::Healthy, String::new()),
         };
-        DeviceHealth {
-            device: known.gpu.device_name(),
+        // What is true of a GPU is true of all that it can be cut into.
+        known.parts().map(move |part| DeviceHealth {
+            device: part.name,
             status,
-            message,
-        }
+            message: message.clone(),
+        })
     })
     .collect()
 }

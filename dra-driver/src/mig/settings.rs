@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use crate::inventory::KnownGpu;
+use crate::{inventory::KnownGpu, prepare::SliceMode};
 
 /// How GPUs that can be cut are offered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -97,7 +97,10 @@ impl Settings {
     /// Reads JSON, as the chart writes it. A misspelled field is refused.
     pub fn parse(text: &str) -> Result<Self, String> {
         let settings: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
-        let named = settings.nodes.iter().filter_map(|rule| rule.layout.as_ref());
+        let named = settings
+            .nodes
+            .iter()
+            .filter_map(|rule| rule.layout.as_ref());
         for name in named.chain(&settings.layout) {
             if !settings.layouts.contains_key(name) {
                 let known: Vec<&str> = settings.layouts.keys().map(String::as_str).collect();
@@ -107,7 +110,11 @@ impl Settings {
                 ));
             }
         }
-        if let Some(position) = settings.nodes.iter().position(|rule| rule.labels.is_empty()) {
+        if let Some(position) = settings
+            .nodes
+            .iter()
+            .position(|rule| rule.labels.is_empty())
+        {
             return Err(format!(
                 "nodes[{position}].labels is empty: for all nodes say mode, toggle and layout beside nodes"
             ));
@@ -162,6 +169,14 @@ fn manager(labels: &BTreeMap<String, String>) -> Option<String> {
 }
 
 impl Policy {
+    /// Who makes the slices that claims are given.
+    pub fn slice_mode(&self) -> SliceMode {
+        match self.mode {
+            Mode::Off | Mode::Static => SliceMode::Static,
+            Mode::Dynamic => SliceMode::Dynamic,
+        }
+    }
+
     /// Whether the MIG mode of this GPU may be switched.
     pub fn may_toggle(&self, known: &KnownGpu) -> bool {
         self.toggle == Toggle::WhenIdle && known.can_toggle()
@@ -170,9 +185,8 @@ impl Policy {
     /// How this GPU is to be cut; `None`: as it is.
     pub fn cut(&self, device: &str) -> Option<&Cut> {
         let mut entries = self.layout.iter().flatten();
-        let entry = entries.find(|entry| {
-            entry.gpus.is_empty() || entry.gpus.iter().any(|gpu| gpu == device)
-        })?;
+        let entry = entries
+            .find(|entry| entry.gpus.is_empty() || entry.gpus.iter().any(|gpu| gpu == device))?;
         Some(&entry.slices)
     }
 }

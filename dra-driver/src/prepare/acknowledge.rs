@@ -57,6 +57,7 @@ impl Machine {
             self.gather(effects);
             return (Vec::new(), After::Done);
         };
+        self.queue_unfinished(disk);
         let other =
             matches!(self.view, View::Unknown) || acknowledged.uid.as_deref() != self.view.uid();
         let older = !other && self.view.generation() < acknowledged.generation;

@@ -2,9 +2,10 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use muster_device::Placement;
 use serde::{Deserialize, Serialize};
 
-use super::claim::ClaimRef;
+use super::{claim::ClaimRef, slice::RecordedSlice};
 
 /// Memory slices of a GPU, `start..end`. A whole GPU is all of them, however many it has, so that a slice
 /// and its parent always collide.
@@ -24,14 +25,37 @@ impl Slices {
     };
 }
 
+/// Compute slices of a whole GPU, however many it has.
+const ALL_COMPUTE_SLICES: u8 = u8::MAX;
+
 /// An exclusive interval of one physical GPU. What is compared is the hardware, never a name: names
 /// of a slice and of its parent differ, and indices move between boots.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Unit {
     /// UUID of the physical GPU.
     pub gpu: String,
-    /// Which part of it.
+    /// Which part of its memory.
     pub slices: Slices,
+    /// How many of its compute slices. They have no place: the hardware gives each memory slice that it gives away what is
+    /// left of them, so that where memory does not overlap compute does not either.
+    #[serde(
+        default = "all_compute_slices",
+        skip_serializing_if = "is_all_compute_slices"
+    )]
+    pub compute_slices: u8,
+}
+
+fn all_compute_slices() -> u8 {
+    ALL_COMPUTE_SLICES
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes fields by reference"
+)]
+fn is_all_compute_slices(slices: &u8) -> bool {
+    *slices == ALL_COMPUTE_SLICES
 }
 
 impl Unit {
@@ -40,6 +64,20 @@ impl Unit {
         Self {
             gpu: gpu.into(),
             slices: Slices::ALL,
+            compute_slices: ALL_COMPUTE_SLICES,
+        }
+    }
+
+    /// A slice of a GPU. A number that no GPU has counts as the largest there is.
+    pub fn slice(gpu: impl Into<String>, placement: Placement, compute_slices: u32) -> Self {
+        let bounded = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
+        Self {
+            gpu: gpu.into(),
+            slices: Slices {
+                start: bounded(placement.start),
+                end: bounded(placement.end()),
+            },
+            compute_slices: bounded(compute_slices),
         }
     }
 
@@ -48,6 +86,12 @@ impl Unit {
         self.gpu == other.gpu
             && self.slices.start < other.slices.end
             && other.slices.start < self.slices.end
+    }
+
+    /// Whether it needs memory slices of this placement on its GPU.
+    pub fn overlaps_placement(&self, placement: Placement) -> bool {
+        u32::from(self.slices.start) < placement.end()
+            && placement.start < u32::from(self.slices.end)
     }
 }
 
@@ -67,7 +111,7 @@ impl fmt::Display for Unit {
 pub enum RecordState {
     /// A Prepare call waits; nothing is held yet. This is the mark that Unprepare takes.
     Waiting,
-    /// Recorded as intended; the CDI file may or may not be there.
+    /// Recorded as intended; slices and the CDI file may or may not be there.
     Preparing,
     /// Complete: the kubelet may have been told, and containers may have the devices.
     Prepared,
@@ -96,6 +140,16 @@ pub struct Record {
 }
 
 impl Record {
+    /// What is left of it when it is given back for a call that goes on: the call's mark.
+    pub(super) fn mark_alone(&self) -> Self {
+        Self {
+            state: RecordState::Waiting,
+            pods: Vec::new(),
+            devices: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Whether it holds its Units.
     pub fn holds(&self) -> bool {
         self.state != RecordState::Waiting
@@ -128,6 +182,9 @@ pub struct RecordedDevice {
     /// Allocated for administrative access: it takes no part in exclusivity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub admin_access: bool,
+    /// The slice that it is; `None` for a whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slice: Option<RecordedSlice>,
 }
 
 /// Up to where this node has promised to hear.

@@ -31,9 +31,10 @@ use muster_api::Reason;
 use super::{
     claim::Claim,
     disk::{Disk, Record, RecordState},
-    effect::{Answer, CallId, InUse, Refusal, Write},
-    machine::Machine,
+    effect::{Answer, CallId, InUse, LiveSlices, Refusal, Write},
+    machine::{Machine, Stage},
     record::prepared,
+    slices::{Removal, Then},
     task::{After, Decision},
 };
 
@@ -41,20 +42,33 @@ use super::{
 pub(super) enum Earlier<'disk> {
     /// Something, by the allocation that was read.
     SameAllocation(&'disk Record),
-    /// Something, by another; the mark on it is the call's own.
+    /// Something, by another, or something that was being given back; the mark on it is the call's own.
     OtherAllocation(&'disk Record),
-    /// Nothing, or nothing that is this call's to give back.
+    /// Nothing, nothing that is this call's to give back, or something half done that preparing it takes up.
     Nothing,
 }
 
 impl<'disk> Earlier<'disk> {
-    /// Compares the claim with what is on disk.
-    pub(super) fn of(claim: &Claim, mark: &str, disk: &'disk Disk) -> Self {
-        let known = disk.records.get(&claim.reference.uid);
-        match known.filter(|record| record.state == RecordState::Prepared) {
-            Some(record) if is_of_same_allocation(record, claim) => Self::SameAllocation(record),
-            Some(record) if record.call.as_deref() == Some(mark) => Self::OtherAllocation(record),
-            Some(_) | None => Self::Nothing,
+    /// Compares the claim with what is on disk, and that with the slices that are there.
+    pub(super) fn of(claim: &Claim, mark: &str, disk: &'disk Disk, live: &LiveSlices) -> Self {
+        let Some(record) = disk.records.get(&claim.reference.uid) else {
+            return Self::Nothing;
+        };
+        let is_mine = record.call.as_deref() == Some(mark);
+        let is_same = is_of_same_allocation(record, claim);
+        match record.state {
+            RecordState::Prepared if is_same && record.is_there(live) => {
+                Self::SameAllocation(record)
+            }
+            // Its slices are gone (the GPU was reset, say), or may be there already: they are made once more, or taken up.
+            RecordState::Prepared | RecordState::Preparing if is_same => Self::Nothing,
+            RecordState::Prepared if is_mine => Self::OtherAllocation(record),
+            RecordState::Preparing | RecordState::Unpreparing
+                if is_mine && !record.removable().is_empty() =>
+            {
+                Self::OtherAllocation(record)
+            }
+            _ => Self::Nothing,
         }
     }
 }
@@ -117,24 +131,30 @@ impl Machine {
     }
 
     fn give_back_earlier(&mut self, id: CallId, record: &Record) -> Decision {
+        let slices = record.removable();
         if let Some(call) = self.calls.get_mut(&id) {
             call.looks_at_record = false;
+            if !slices.is_empty() {
+                call.stage = Stage::Removing;
+            }
         }
         let leaving = Record {
             state: RecordState::Unpreparing,
             ..record.clone()
         };
-        let mark = Record {
-            state: RecordState::Waiting,
-            pods: Vec::new(),
-            devices: Vec::new(),
-            ..record.clone()
-        };
-        let writes = vec![
+        let mut writes = vec![
             Write::PutRecord(leaving),
             Write::RemoveCdi(record.claim.uid.clone()),
-            Write::PutRecord(mark),
         ];
-        (writes, After::GivenBack)
+        if slices.is_empty() {
+            writes.push(Write::PutRecord(record.mark_alone()));
+            return (writes, After::GivenBack);
+        }
+        let removal = Removal {
+            claim: record.claim.clone(),
+            call: record.call.clone(),
+            then: Then::Earlier(id),
+        };
+        (writes, After::Remove { removal, slices })
     }
 }

@@ -6,11 +6,13 @@ use std::{
 };
 
 use muster_api::{NodeDevices, NodeDevicesStatus, Reason};
+use muster_device::{MigInstance, MigProfile, Placement};
 
 use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, Unit},
     orphan::Orphan,
+    slice::{MadeSlice, PlacedSlice, SliceMode, SliceOrder},
 };
 
 /// A point in time: milliseconds since an epoch that only the caller knows. Never goes back.
@@ -24,6 +26,10 @@ pub struct CallId(pub u64);
 /// A turn at the lock, unique within one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
+
+/// A removal of slices, unique within one instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RemovalId(pub u64);
 
 /// The devices of this node, by name.
 pub type Inventory = BTreeMap<String, DeviceFacts>;
@@ -41,7 +47,23 @@ pub struct DeviceFacts {
     pub minor: u32,
     /// It did not answer when it was last asked what it is: all this is from before, its minor number as well.
     pub silent: bool,
+    /// Which slice of its GPU it is; `None` for a whole GPU.
+    pub slice: Option<SliceFacts>,
 }
+
+/// What the machine knows of a device that is a slice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SliceFacts {
+    /// What kind, as NVML describes it.
+    pub profile: Arc<MigProfile>,
+    /// Where it lies, or would lie.
+    pub placement: Placement,
+    /// Who makes it.
+    pub mode: SliceMode,
+}
+
+/// The slices that exist, by UUID of their GPU; or why they could not be listed.
+pub type LiveSlices = BTreeMap<String, Result<Vec<MigInstance>, String>>;
 
 /// What an uncached read brought.
 #[derive(Clone, Debug)]
@@ -83,6 +105,11 @@ pub enum Input {
     Committed(Ticket, Result<(), DiskFailure>),
     /// Answers [`Effect::WriteStatus`].
     StatusWritten(StatusOutcome),
+    /// Answers [`Effect::MakeSlices`]: the slices, in the order in which they were asked for. After a failure any of them may
+    /// be there.
+    SlicesMade(CallId, Result<Vec<MadeSlice>, SliceFailure>),
+    /// Answers [`Effect::RemoveSlices`]. After a failure any of them may be left.
+    SlicesRemoved(RemovalId, Result<(), SliceFailure>),
 }
 
 /// What is seen once the lock is held.
@@ -98,6 +125,18 @@ pub struct Locked {
     /// The uncached read of a claim, if it was asked for: the object of that name, whatever its UID. (Seldom there, and
     /// large.)
     pub claim: Option<Box<Read<Claim>>>,
+    /// The slices of each GPU that was asked about.
+    pub live: LiveSlices,
+}
+
+/// A slice was not made, or not removed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct SliceFailure {
+    /// The stable reason, where there is one.
+    pub reason: Option<Reason>,
+    /// For people: the GPU, the place on it, and what is wrong there.
+    pub message: String,
 }
 
 /// The disk did not do what was asked.
@@ -164,6 +203,8 @@ pub enum Effect {
         read_node_devices: bool,
         /// Which claim is to be read uncached, under the lock.
         read_claim: Option<ClaimRef>,
+        /// UUIDs of the GPUs whose slices are to be listed, under the lock.
+        list_slices: Vec<String>,
     },
     /// Perform the writes in order, stop at the first that fails, release the lock. Then [`Input::Committed`].
     Commit {
@@ -191,6 +232,35 @@ pub enum Effect {
     Answer(CallId, Answer),
     /// Publish these devices, and no others, with the taint `gpu.muster.dev/held`.
     TaintHeld(BTreeSet<String>),
+    /// Make slices, one after the other, without the lock; stop at the first failure, and leave what is there. Then
+    /// [`Input::SlicesMade`]. Whoever does it holds the lock of each one's GPU meanwhile (see `slice`).
+    MakeSlices {
+        /// For which call.
+        call: CallId,
+        /// Under which record: it must still allow it ([`Record::lets_make`]).
+        fence: Fence,
+        /// The slices.
+        slices: Vec<SliceOrder>,
+    },
+    /// Remove slices, each as far as it is there, without the lock. Then [`Input::SlicesRemoved`]. Whoever does it holds the
+    /// lock of each one's GPU meanwhile (see `slice`).
+    RemoveSlices {
+        /// Which removal.
+        removal: RemovalId,
+        /// Under which record: it must still allow it ([`Record::lets_remove`]). Otherwise there is nothing to do.
+        fence: Fence,
+        /// The slices.
+        slices: Vec<PlacedSlice>,
+    },
+}
+
+/// Under which record slices are changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fence {
+    /// UID of the claim.
+    pub claim: String,
+    /// The call that works on it; `None`: whoever gives it back.
+    pub call: Option<String>,
 }
 
 /// A write to the disk. Each is atomic and safe to repeat.

@@ -23,11 +23,30 @@ pub enum InjectedBug {
     UnprepareWithProcess,
     /// A permit for the pod permits any claim.
     ClaimUidUnchecked,
+    /// Names of devices are compared, and not the hardware.
+    NamesCompared,
+    /// Only what is prepared holds its hardware, and not what is being prepared or given back.
+    OnlyPreparedHolds,
+    /// What a Prepare that failed had made stays.
+    SliceLeftOnFailure,
+    /// The record of a claim goes before its slices.
+    RecordGoesBeforeSlice,
+    /// A slice that nobody here made is taken, and removed, like one of ours.
+    ForeignSliceTaken,
 }
 
 #[cfg(feature = "injected-bugs")]
 impl InjectedBug {
-    /// All of them.
+    /// Those that only slices show.
+    pub const OF_SLICES: [Self; 5] = [
+        Self::NamesCompared,
+        Self::OnlyPreparedHolds,
+        Self::SliceLeftOnFailure,
+        Self::RecordGoesBeforeSlice,
+        Self::ForeignSliceTaken,
+    ];
+
+    /// All others.
     pub const ALL: [Self; 8] = [
         Self::AckBeforeDisk,
         Self::PrepareByOlderView,

@@ -6,9 +6,11 @@ use muster_api::NodeDevicesStatus;
 
 use super::{
     claim::{Claim, ClaimRef},
-    effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds},
+    effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds, RemovalId},
     injected_bug::InjectedBug,
     queue::{Queue, Turn},
+    slice::{MadeSlice, SliceOrder},
+    slices::Removal,
     view::View,
 };
 
@@ -69,6 +71,9 @@ pub struct Machine {
     pub(super) queue: Queue,
     pub(super) turn: Option<Turn>,
     pub(super) next_ticket: u64,
+    /// Removals of slices under way.
+    pub(super) removals: BTreeMap<RemovalId, Removal>,
+    pub(super) next_removal: u64,
     now: Milliseconds,
     pub(super) reading: bool,
     pub(super) read_at: Option<Milliseconds>,
@@ -92,6 +97,10 @@ pub(super) struct Call {
     pub(super) looks_at_record: bool,
     /// Under [`InjectedBug::PermitBeforeWaitOnly`]: the permit was seen once.
     pub(super) permitted: bool,
+    /// The slices that it asked for.
+    pub(super) orders: Vec<SliceOrder>,
+    /// What it had made is removed again.
+    pub(super) slices_gone: bool,
 }
 
 #[derive(Debug)]
@@ -104,6 +113,12 @@ pub(super) enum Stage {
     Record,
     /// Waits for what the refusal says, or for the poll.
     Waiting { until: Milliseconds },
+    /// Its slices are being made.
+    Making,
+    /// Wants the lock to record what was made.
+    Finish(Vec<MadeSlice>),
+    /// Slices are being removed: its own, or those of an earlier allocation.
+    Removing,
     /// Wants the lock to take its mark away, then answers.
     Leave(Answer),
     /// Wants the lock to undo what a failed write left, then answers.
@@ -125,6 +140,8 @@ impl Machine {
             },
             turn: None,
             next_ticket: 0,
+            removals: BTreeMap::new(),
+            next_removal: 0,
             now: Milliseconds::default(),
             reading: false,
             read_at: None,
@@ -167,6 +184,10 @@ impl Machine {
             Input::Locked(ticket, locked) => self.locked(ticket, locked, &mut effects),
             Input::Committed(ticket, result) => self.committed(ticket, result, &mut effects),
             Input::StatusWritten(outcome) => self.status_written(outcome),
+            Input::SlicesMade(call, result) => self.slices_made(call, result),
+            Input::SlicesRemoved(removal, result) => {
+                self.slices_removed(removal, result, &mut effects);
+            }
         }
         self.wake_due();
         self.start_turn(&mut effects);
@@ -213,6 +234,8 @@ impl Machine {
                 looked: false,
                 looks_at_record: false,
                 permitted: false,
+                orders: Vec::new(),
+                slices_gone: false,
             },
         );
         self.queue.prepares.push_back(call);

@@ -34,6 +34,7 @@
 //!    rebuilt, and `NodeDevices` is read uncached under the lock.
 //! 6. What is in use is not given back.
 //! 7. A record answers only for the allocation that it was made for (`earlier`).
+//! 8. A slice is made only under its recorded intent, and its record goes only after it (`slice`).
 
 mod acknowledge;
 mod claim;
@@ -46,19 +47,25 @@ mod orphan;
 mod permit;
 mod queue;
 mod record;
+mod slice;
+mod slices;
 mod task;
 #[cfg(test)]
 mod tests;
 mod unprepare;
 mod view;
 
+pub use muster_device::{Media, MigInstance, MigProfile, Placement};
+
 pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim};
 pub use disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice, Slices, Unit};
 pub use effect::{
-    Answer, CallId, DeviceFacts, DiskFailure, Effect, InUse, Input, Inventory, Locked,
-    Milliseconds, PreparedDevice, Probe, Read, Refusal, StatusOutcome, Ticket, Write,
+    Answer, CallId, DeviceFacts, DiskFailure, Effect, Fence, InUse, Input, Inventory, LiveSlices,
+    Locked, Milliseconds, PreparedDevice, Probe, Read, Refusal, RemovalId, SliceFacts,
+    SliceFailure, StatusOutcome, Ticket, Write,
 };
 #[cfg(feature = "injected-bugs")]
 pub use injected_bug::InjectedBug;
 pub use machine::{Config, Machine};
 pub use orphan::Orphan;
+pub use slice::{Foreign, Lying, MadeSlice, PlacedSlice, RecordedSlice, SliceMode, SliceOrder};

@@ -1,6 +1,6 @@
 //! Who gets the lock next. One turn at a time: lock, decide, commit, follow.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     claim::ClaimRef,
@@ -8,18 +8,23 @@ use super::{
     effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
     machine::{Machine, Stage},
     orphan::Orphan,
+    slices::Removal,
     task::{After, Task},
 };
 
 /// Who wants the lock, in order of precedence.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
+    /// Of which slices are gone, and records are to go.
+    pub(super) removed: VecDeque<Removal>,
     pub(super) unprepares: VecDeque<(CallId, ClaimRef)>,
     pub(super) rebuild: Option<Vec<Record>>,
     pub(super) acknowledge: bool,
     /// The next acknowledgement reads `NodeDevices` uncached.
     pub(super) uncached: bool,
     pub(super) orphans: VecDeque<Orphan>,
+    /// What was being given back, by somebody who is not there any more.
+    pub(super) unfinished: VecDeque<ClaimRef>,
     pub(super) prepares: VecDeque<CallId>,
 }
 
@@ -30,6 +35,8 @@ pub(super) struct Turn {
     task: Task,
     /// What is looked at while the lock is taken.
     probe: Option<Probe>,
+    /// GPUs whose slices are listed meanwhile.
+    lists: Vec<String>,
     after: Option<After>,
 }
 
@@ -62,22 +69,28 @@ impl Machine {
             _ => None,
         };
         let probe = self.probe(&task);
+        let lists = self.lists(&task);
         effects.push(Effect::Lock {
             ticket,
             probe: probe.clone(),
             read_node_devices,
             read_claim,
+            list_slices: lists.clone(),
         });
         self.turn = Some(Turn {
             ticket,
             task,
             probe,
+            lists,
             after: None,
         });
     }
 
     fn next_task(&mut self) -> Option<Task> {
         let queue = &mut self.queue;
+        if let Some(removal) = queue.removed.pop_front() {
+            return Some(Task::Removed(removal));
+        }
         if let Some((call, claim)) = queue.unprepares.pop_front() {
             return Some(Task::Unprepare { call, claim });
         }
@@ -91,10 +104,16 @@ impl Machine {
         if let Some(orphan) = queue.orphans.pop_front() {
             return Some(Task::GiveBack(orphan));
         }
+        if let Some(claim) = queue.unfinished.pop_front() {
+            return Some(Task::Finish(claim));
+        }
         while let Some(call) = self.queue.prepares.pop_front() {
             // A call may have been queued twice, or have gone to wait again.
             let ready = self.calls.get(&call).is_some_and(|waiting| {
-                !matches!(waiting.stage, Stage::Waiting { .. } | Stage::Reading)
+                !matches!(
+                    waiting.stage,
+                    Stage::Waiting { .. } | Stage::Reading | Stage::Making | Stage::Removing
+                )
             });
             if ready {
                 return Some(Task::Prepare(call));
@@ -106,6 +125,8 @@ impl Machine {
     /// Puts a task back, before all others of its kind.
     pub(super) fn requeue(&mut self, task: Task) {
         match task {
+            Task::Removed(removal) => self.queue.removed.push_front(removal),
+            Task::Finish(claim) => self.queue.unfinished.push_front(claim),
             Task::Unprepare { call, claim } => self.queue.unprepares.push_front((call, claim)),
             Task::GiveBack(orphan) => self.queue.orphans.push_front(orphan),
             Task::Rebuild(found) => self.queue.rebuild = Some(found),
@@ -116,9 +137,9 @@ impl Machine {
 
     fn probe(&self, task: &Task) -> Option<Probe> {
         match task {
-            Task::Unprepare { claim, .. } | Task::GiveBack(Orphan { claim, .. }) => {
-                Some(Probe::Recorded(claim.uid.clone()))
-            }
+            Task::Unprepare { claim, .. }
+            | Task::GiveBack(Orphan { claim, .. })
+            | Task::Finish(claim) => Some(Probe::Recorded(claim.uid.clone())),
             Task::Prepare(call) => {
                 let call = self.calls.get(call)?;
                 let found = call.found.as_ref()?;
@@ -137,8 +158,35 @@ impl Machine {
                 (matches!(call.stage, Stage::Record) && !units.is_empty())
                     .then_some(Probe::Units(units))
             }
-            Task::Acknowledge { .. } | Task::Rebuild(_) => None,
+            Task::Acknowledge { .. } | Task::Rebuild(_) | Task::Removed(_) => None,
         }
+    }
+
+    /// GPUs whose slices are looked at before a claim is recorded: those of its devices that can be cut into slices.
+    fn lists(&self, task: &Task) -> Vec<String> {
+        let found = || {
+            let Task::Prepare(call) = task else {
+                return None;
+            };
+            let call = self.calls.get(call)?;
+            let devices = call.found.as_ref()?.devices.as_ref()?;
+            let inventory = self.inventory.as_ref()?;
+            let is_recorded = matches!(call.stage, Stage::Record);
+            is_recorded.then_some((devices, inventory))
+        };
+        let Some((devices, inventory)) = found() else {
+            return Vec::new();
+        };
+        let gpus: BTreeSet<&String> = devices
+            .iter()
+            .filter_map(|device| inventory.get(&device.device))
+            .map(|facts| &facts.unit.gpu)
+            .collect();
+        let can_be_cut = |gpu: &&String| {
+            let mut devices = inventory.values();
+            devices.any(|facts| facts.slice.is_some() && facts.unit.gpu == **gpu)
+        };
+        gpus.into_iter().filter(can_be_cut).cloned().collect()
     }
 
     pub(super) fn locked(&mut self, ticket: Ticket, locked: Locked, effects: &mut Vec<Effect>) {
@@ -146,7 +194,8 @@ impl Machine {
             return;
         };
         // GPUs may have been listed since: what was looked at is then not what would be given away.
-        let is_other = locked.disk.is_ok() && self.probe(&turn.task) != turn.probe;
+        let is_other = locked.disk.is_ok()
+            && (self.probe(&turn.task) != turn.probe || self.lists(&turn.task) != turn.lists);
         let (writes, after) = if is_other {
             (Vec::new(), After::Again)
         } else {

@@ -6,10 +6,12 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
     earlier::Earlier,
-    effect::{Answer, CallId, Effect, InUse, PreparedDevice, Refusal, Write},
+    effect::{Answer, CallId, Effect, InUse, LiveSlices, PreparedDevice, Refusal, Write},
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
     permit,
+    slice::{RecordedSlice, SliceMode},
+    slices::{Removal, Then},
     task::{After, Decision, plain},
     view::View,
 };
@@ -28,6 +30,7 @@ impl Machine {
         id: CallId,
         disk: &Disk,
         in_use: InUse,
+        live: &LiveSlices,
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let Some(call) = self.calls.get(&id) else {
@@ -46,22 +49,50 @@ impl Machine {
             }
             Stage::Undo(answer) => {
                 // What is prepared may be in use, and what was being given back holds until that is done.
-                let unfinished = mine.is_some_and(|record| {
+                let unfinished = mine.filter(|record| {
                     matches!(record.state, RecordState::Waiting | RecordState::Preparing)
                 });
-                let writes = if unfinished {
-                    vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)]
-                } else {
-                    Vec::new()
+                let Some(record) = unfinished else {
+                    return (Vec::new(), After::Changed(Some((id, answer.clone()))));
                 };
-                (writes, After::Changed(Some((id, answer.clone()))))
+                let slices = record.removable();
+                let is_gone = call.slices_gone || self.broken(InjectedBug::SliceLeftOnFailure);
+                if slices.is_empty() || is_gone {
+                    let writes = vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)];
+                    return (writes, After::Changed(Some((id, answer.clone()))));
+                }
+                let removal = Removal {
+                    claim: record.claim.clone(),
+                    call: Some(mark),
+                    then: Then::Undo(id, answer.clone()),
+                };
+                if let Some(call) = self.calls.get_mut(&id) {
+                    call.stage = Stage::Removing;
+                }
+                (
+                    vec![Write::RemoveCdi(uid)],
+                    After::Remove { removal, slices },
+                )
             }
             Stage::Mark => {
                 let left = leave_mark(call.claim.clone(), record, mark);
                 (vec![Write::PutRecord(left)], After::Marked(id))
             }
-            Stage::Record => self.decide_record(id, disk, in_use, effects),
-            Stage::Reading | Stage::Waiting { .. } => (Vec::new(), After::Done),
+            Stage::Record => self.decide_record(id, disk, in_use, live, effects),
+            Stage::Finish(made) => match mine {
+                Some(record) if record.state == RecordState::Preparing => {
+                    let record = record.clone().with_made(&call.orders, made);
+                    record_and_answer(id, record)
+                }
+                // Whoever has taken the record since removes what was made, or takes it up.
+                _ => (
+                    Vec::new(),
+                    After::Answer(id, Answer::Refused(overtaken(&call.claim))),
+                ),
+            },
+            Stage::Reading | Stage::Waiting { .. } | Stage::Making | Stage::Removing => {
+                (Vec::new(), After::Done)
+            }
         }
     }
 
@@ -72,6 +103,7 @@ impl Machine {
         id: CallId,
         disk: &Disk,
         in_use: InUse,
+        live: &LiveSlices,
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let mark = self.mark(id);
@@ -80,14 +112,14 @@ impl Machine {
             let refusal = plain("the claim was not read".to_owned());
             return (Vec::new(), After::Answer(id, Answer::Refused(refusal)));
         };
-        match Earlier::of(&claim, &mark, disk) {
+        match Earlier::of(&claim, &mark, disk, live) {
             Earlier::SameAllocation(record) => self.answer_from(id, record, &claim),
             Earlier::OtherAllocation(record) if call.looks_at_record => {
                 self.decide_earlier(id, record, disk, in_use)
             }
             Earlier::Nothing if !call.looks_at_record => {
-                match self.judge(id, &claim, disk, in_use, effects) {
-                    Verdict::Record(record) => record_and_answer(id, record),
+                match self.judge(id, &claim, disk, in_use, live, effects) {
+                    Verdict::Record(record) => self.record_intent(id, record),
                     Verdict::Refuse(refusal) => {
                         (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
                     }
@@ -130,6 +162,18 @@ impl Machine {
         (writes, After::Answer(id, answer))
     }
 
+    /// Records what needs no slices made as prepared, and anything else as intended.
+    fn record_intent(&self, id: CallId, record: Record) -> Decision {
+        match self.orders(&record) {
+            Ok(orders) if orders.is_empty() => record_and_answer(id, record),
+            Ok(orders) => (
+                vec![Write::PutRecord(record)],
+                After::Make { call: id, orders },
+            ),
+            Err(refusal) => (Vec::new(), After::Answer(id, Answer::Refused(refusal))),
+        }
+    }
+
     /// All that speaks against recording this claim now, judged on the disk as it is under the lock.
     fn judge(
         &mut self,
@@ -137,6 +181,7 @@ impl Machine {
         claim: &Claim,
         disk: &Disk,
         in_use: InUse,
+        live: &LiveSlices,
         effects: &mut Vec<Effect>,
     ) -> Verdict {
         let mark = self.mark(id);
@@ -145,19 +190,22 @@ impl Machine {
             .get(&claim.reference.uid)
             .is_some_and(|record| record.call.as_ref() == Some(&mark));
         if !marked {
-            return Verdict::Refuse(plain(format!(
-                "claim {} was unprepared, or asked for again, while this call waited",
-                claim.reference
-            )));
+            return Verdict::Refuse(overtaken(&claim.reference));
         }
         if let Err(refusal) = self.may_prepare(id, claim, disk, effects) {
             return Verdict::Wait(refusal);
         }
-        let record = match self.intended(claim, mark) {
+        let mut record = match self.intended(claim, mark) {
             Ok(record) => record,
             Err(refusal) => return Verdict::Wait(refusal),
         };
-        if let Some(refusal) = collision(&record, disk) {
+        if let Some(refusal) = self_overlap(&record) {
+            return Verdict::Refuse(refusal);
+        }
+        if let Some(refusal) = self.collision(&record, disk) {
+            return Verdict::Wait(refusal);
+        }
+        if let Err(refusal) = self.place_slices(&mut record, disk, live) {
             return Verdict::Wait(refusal);
         }
         match in_use {
@@ -279,6 +327,14 @@ impl Machine {
                 unit: facts.unit.clone(),
                 minor: facts.minor,
                 admin_access: allocated.admin_access,
+                slice: facts.slice.as_ref().map(|slice| RecordedSlice {
+                    profile: slice.profile.name.clone(),
+                    gpu_instance_profile: slice.profile.gpu_instance_profile,
+                    placement: slice.placement,
+                    // Who administers a slice looks at it: it is neither made nor removed for him.
+                    stays: slice.mode == SliceMode::Static || allocated.admin_access,
+                    made: None,
+                }),
             });
         }
         Ok(Record {
@@ -320,26 +376,63 @@ fn leave_mark(claim: ClaimRef, left: Option<&Record>, mark: String) -> Record {
     record
 }
 
-/// The holder, if another claim has one of these Units, in whatever state.
-fn collision(record: &Record, disk: &Disk) -> Option<Refusal> {
-    let mut others = disk
-        .records
-        .values()
-        .filter(|other| other.claim.uid != record.claim.uid);
-    let (unit, holder) = others.find_map(|other| {
-        let shared = record
-            .units()
-            .find(|unit| other.units().any(|taken| unit.overlaps(taken)))?;
-        Some((shared, other))
+fn overtaken(claim: &ClaimRef) -> Refusal {
+    plain(format!(
+        "claim {claim} was unprepared, or asked for again, while this call waited"
+    ))
+}
+
+/// Two devices of the claim that are the same hardware by different names: no allocator gives that.
+fn self_overlap(record: &Record) -> Option<Refusal> {
+    let devices = || record.devices.iter().filter(|device| !device.admin_access);
+    let (one, other) = devices().find_map(|one| {
+        let other =
+            devices().find(|other| other.device != one.device && other.unit.overlaps(&one.unit))?;
+        Some((one, other))
     })?;
     Some(Refusal {
         reason: Some(Reason::DeviceHeld),
         is_overlap: true,
         message: format!(
-            "claim {} needs GPU {unit}, which claim {} holds ({:?})",
-            record.claim, holder.claim, holder.state
+            "claim {} was allocated {} and {}, which are the same hardware",
+            record.claim, one.device, other.device
         ),
     })
+}
+
+impl Machine {
+    /// The holder, if another claim has one of these Units, in whatever state.
+    fn collision(&self, record: &Record, disk: &Disk) -> Option<Refusal> {
+        let by_name = self.broken(InjectedBug::NamesCompared);
+        let only_prepared = self.broken(InjectedBug::OnlyPreparedHolds);
+        let mut others = disk.records.values().filter(|other| {
+            other.claim.uid != record.claim.uid
+                && (!only_prepared || other.state == RecordState::Prepared)
+        });
+        let (unit, holder) = others.find_map(|other| {
+            let has = |device: &RecordedDevice| {
+                let mut theirs = other.devices.iter();
+                theirs.any(|their| their.device == device.device)
+            };
+            let shared = if by_name {
+                let mut devices = record.devices.iter();
+                devices.find(|device| has(device)).map(|it| &it.unit)
+            } else {
+                record
+                    .units()
+                    .find(|unit| other.units().any(|taken| unit.overlaps(taken)))
+            };
+            Some((shared?, other))
+        })?;
+        Some(Refusal {
+            reason: Some(Reason::DeviceHeld),
+            is_overlap: true,
+            message: format!(
+                "claim {} needs GPU {unit}, which claim {} holds ({:?})",
+                record.claim, holder.claim, holder.state
+            ),
+        })
+    }
 }
 
 fn record_and_answer(call: CallId, record: Record) -> Decision {

@@ -4,10 +4,12 @@ use muster_api::NodeDevicesStatus;
 
 use super::{
     claim::ClaimRef,
-    disk::{Disk, Record},
+    disk::{Disk, Record, RecordState},
     effect::{Answer, CallId, DiskFailure, Effect, InUse, Locked, Refusal, Write},
     machine::{Machine, Stage},
     orphan::Orphan,
+    slice::{PlacedSlice, SliceOrder},
+    slices::{Removal, Then},
 };
 
 /// Who wants the lock, and what for.
@@ -23,6 +25,10 @@ pub(super) enum Task {
     Acknowledge { uncached: bool },
     /// Take a Prepare call one step further.
     Prepare(CallId),
+    /// Go on where slices were removed.
+    Removed(Removal),
+    /// Go on with a give-back that a crash or a reboot cut off, if there are slices to remove.
+    Finish(ClaimRef),
 }
 
 /// What follows a commit that succeeded.
@@ -42,6 +48,18 @@ pub(super) enum After {
     Changed(Option<(CallId, Answer)>),
     /// The call waits; `permit`: for a permit, which may be there already past the watch.
     Wait { call: CallId, permit: bool },
+    /// The intent is on disk: the slices are made.
+    Make {
+        call: CallId,
+        orders: Vec<SliceOrder>,
+    },
+    /// That they go is on disk: the slices are removed.
+    Remove {
+        removal: Removal,
+        slices: Vec<PlacedSlice>,
+    },
+    /// What an earlier allocation gave is gone: the call goes on.
+    Resumed(CallId),
     /// The generation is on disk; the status that says so, if it does not yet.
     Acknowledged(Option<NodeDevicesStatus>),
 }
@@ -64,6 +82,7 @@ impl Machine {
             return (self.begin_boot(&disk), After::Again);
         }
         let read = locked.node_devices.map(|read| self.adopt(read));
+        let live = locked.live;
         let in_use = locked.in_use.unwrap_or(InUse::No);
         match task {
             Task::Unprepare { call, claim } => {
@@ -75,18 +94,28 @@ impl Machine {
             }
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
-            Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, effects),
+            Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, &live, effects),
+            Task::Removed(removal) => self.decide_removed(removal, &disk),
+            Task::Finish(claim) => self.decide_finish(claim, &disk, &in_use),
         }
     }
 
     /// A reboot ends everything that ran: what was prepared is void. Where no boot id is known the records may
-    /// be of this boot, and stay.
+    /// be of this boot, and stay. Slices mostly end with a boot, too, but nothing says that they do: their records stay until
+    /// somebody has looked.
     fn begin_boot(&self, disk: &Disk) -> Vec<Write> {
         let rebooted = disk.boot_id.is_some();
         let mut writes = Vec::new();
-        for uid in disk.records.keys().filter(|_| rebooted) {
+        for (uid, record) in disk.records.iter().filter(|_| rebooted) {
             writes.push(Write::RemoveCdi(uid.clone()));
-            writes.push(Write::RemoveRecord(uid.clone()));
+            writes.push(if record.removable().is_empty() {
+                Write::RemoveRecord(uid.clone())
+            } else {
+                Write::PutRecord(Record {
+                    state: RecordState::Unpreparing,
+                    ..record.clone()
+                })
+            });
         }
         writes.push(Write::PutNode {
             boot_id: self.config.boot_id.clone(),
@@ -99,7 +128,20 @@ impl Machine {
         let after = match task {
             Task::Unprepare { call, claim } => After::Answer(*call, disk_failed(claim, failure)),
             Task::Prepare(call) => self.prepare_unreadable(*call, failure),
-            Task::GiveBack(_) | Task::Rebuild(_) | Task::Acknowledge { .. } => {
+            Task::Removed(removal) => match &removal.then {
+                Then::Gone(Some(call)) => {
+                    After::Answer(*call, disk_failed(&removal.claim, failure))
+                }
+                Then::Earlier(call) => After::Wait {
+                    call: *call,
+                    permit: false,
+                },
+                Then::Gone(None) | Then::Undo(..) => {
+                    self.retry_later();
+                    After::Done
+                }
+            },
+            Task::GiveBack(_) | Task::Rebuild(_) | Task::Acknowledge { .. } | Task::Finish(_) => {
                 self.retry_later();
                 After::Done
             }
@@ -152,6 +194,13 @@ impl Machine {
                     self.look_past_the_watch(call, effects);
                 }
             }
+            After::Make { call, orders } => self.make(call, orders, effects),
+            After::Remove { removal, slices } => self.remove(removal, slices, effects),
+            After::Resumed(call) => {
+                self.queue_prepare(call, Stage::Record);
+                self.request_acknowledgement(false);
+                self.wake_waiting();
+            }
             After::Acknowledged(status) => {
                 if let Some(status) = status {
                     self.write_status(status, effects);
@@ -168,13 +217,14 @@ impl Machine {
                 self.answer(call, disk_failed(&claim, failure), effects);
             }
             Task::GiveBack(_) => {}
-            Task::Rebuild(_) | Task::Acknowledge { .. } => self.retry_later(),
+            Task::Rebuild(_) | Task::Acknowledge { .. } | Task::Finish(_) => self.retry_later(),
+            Task::Removed(removal) => self.removed_unrecorded(&removal, failure, effects),
             Task::Prepare(id) => {
                 let Some(call) = self.calls.get(&id) else {
                     return;
                 };
                 let answer = disk_failed(&call.claim, failure);
-                if matches!(call.stage, Stage::Record) {
+                if matches!(call.stage, Stage::Record | Stage::Finish(_)) {
                     self.queue_prepare(id, Stage::Undo(answer));
                 } else {
                     self.answer(id, answer, effects);
@@ -192,7 +242,7 @@ pub(super) fn plain(message: String) -> Refusal {
     }
 }
 
-fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
+pub(super) fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
     let of_what = match failure.reason {
         Some(_) => "",
         None => "the driver's state directory: ",

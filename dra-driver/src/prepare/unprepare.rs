@@ -20,6 +20,9 @@
 //! An Unprepare that is repeated finds no call the second time. One that is refused, because of a device in use or of
 //! the disk, has voided the calls all the same: the kubelet repeats it until it succeeds.
 //!
+//! * **Making slices**: the call is answered at once, and the record says from the Unprepare's turn on that they go. What is
+//!   made before that is removed by the Unprepare, what comes after it is not made (`slice`).
+//!
 //! A Prepare that comes after the Unprepare is a new wish. It is not voided, and its turn is later: Unprepares go first.
 
 use muster_api::Reason;
@@ -31,6 +34,7 @@ use super::{
     injected_bug::InjectedBug,
     machine::Machine,
     queue::Turn,
+    slices::{Removal, Then},
     task::{After, Decision, plain},
 };
 
@@ -108,11 +112,23 @@ impl Machine {
             state: RecordState::Unpreparing,
             ..record.clone()
         };
-        let writes = vec![
+        let mut writes = vec![
             Write::PutRecord(leaving),
             Write::RemoveCdi(claim.uid.clone()),
-            Write::RemoveRecord(claim.uid.clone()),
         ];
-        (writes, done)
+        let slices = record.removable();
+        let is_last = slices.is_empty() || self.broken(InjectedBug::RecordGoesBeforeSlice);
+        if is_last {
+            writes.push(Write::RemoveRecord(claim.uid.clone()));
+        }
+        if slices.is_empty() {
+            return (writes, done);
+        }
+        let removal = Removal {
+            claim: claim.clone(),
+            call: record.call.clone(),
+            then: Then::Gone(call),
+        };
+        (writes, After::Remove { removal, slices })
     }
 }

@@ -91,7 +91,11 @@ impl<'a> Board<'a> {
     pub fn counter_set(&self) -> CounterSet {
         CounterSet {
             name: self.set.clone(),
-            counters: counters(self.totals.iter().map(|(name, &value)| (name.clone(), value))),
+            counters: counters(
+                self.totals
+                    .iter()
+                    .map(|(name, &value)| (name.clone(), value)),
+            ),
         }
     }
 
@@ -380,9 +384,10 @@ mod tests {
     fn the_counters_let_exist_exactly_what_the_hardware_does() {
         // Without engines: disjoint, at most so many of each profile, and no more compute than there is.
         let may_exist = |mig: &MigFacts, chosen: &[(&MigProfile, Placement)]| {
-            let disjoint = chosen.iter().enumerate().all(|(at, (_, one))| {
-                chosen[..at].iter().all(|(_, other)| !one.overlaps(*other))
-            });
+            let disjoint = chosen
+                .iter()
+                .enumerate()
+                .all(|(at, (_, one))| chosen[..at].iter().all(|(_, other)| !one.overlaps(*other)));
             let within = mig.profiles.iter().all(|profile| {
                 let many = chosen.iter().filter(|(it, _)| it.name == profile.name);
                 many.count() <= usize::try_from(profile.max_instances).unwrap()
@@ -400,7 +405,9 @@ mod tests {
                 let slices: Vec<_> = chosen.iter().map(|&at| all[at]).collect();
                 let expected = may_exist(&mig, &slices);
                 // Two with media engines of their own are more than one card has; that is the card's, not the placement's.
-                let media = slices.iter().filter(|(profile, _)| profile.media.ofa_engines > 0);
+                let media = slices
+                    .iter()
+                    .filter(|(profile, _)| profile.media.ofa_engines > 0);
                 if media.count() <= 1 {
                     assert_eq!(fits(&board, &slices), expected, "{slices:?}");
                 }
@@ -445,7 +452,10 @@ mod tests {
         assert!(cut.left_out()[0].contains("7 slices 1g.10gb:"), "{cut:?}");
         assert_eq!(names(&cut).len(), 18);
         let cut = board(&mig, 4);
-        assert_eq!(names(&cut), ["3g.40gb@4", "3g.40gb@0", "4g.40gb@0", "7g.80gb@0"]);
+        assert_eq!(
+            names(&cut),
+            ["3g.40gb@4", "3g.40gb@0", "4g.40gb@0", "7g.80gb@0"]
+        );
         assert_eq!(cut.left_out().len(), 4);
     }
 

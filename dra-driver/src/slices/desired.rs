@@ -139,9 +139,15 @@ impl<'a> Offering<'a> {
                     name: known.gpu.slice_name(slice.profile, slice.placement.start),
                     slice: Some(slice),
                 };
-                slices.into_iter().map(|slice| (part(slice), None)).collect()
+                slices
+                    .into_iter()
+                    .map(|slice| (part(slice), None))
+                    .collect()
             }
-            Self::Every { board, whole: has_whole } => {
+            Self::Every {
+                board,
+                whole: has_whole,
+            } => {
                 let slices = board.slices().iter().map(|&(profile, placement)| {
                     // Who it is shows when it is made; until then, and from one claim to the next, it is nobody.
                     let part = Part {
@@ -162,12 +168,7 @@ impl<'a> Offering<'a> {
 }
 
 /// What the slices are to hold. `order`: UUIDs of the GPUs that have a slice each, as they stand; those that are not in it follow.
-pub fn desired(
-    known: &KnownGpus,
-    policy: &Policy,
-    order: &[String],
-    tainted: &Tainted,
-) -> Desired {
+pub fn desired(known: &KnownGpus, policy: &Policy, order: &[String], tainted: &Tainted) -> Desired {
     let mut sets: Vec<CounterSet> = Vec::new();
     let mut cut: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
     let mut whole: Vec<Device> = Vec::new();
@@ -178,9 +179,16 @@ pub fn desired(
             sets.push(board.counter_set());
             left_out.extend(board.left_out().iter().cloned());
         }
-        let held = held_parts(gpu, tainted);
+        let needed = Needed {
+            held: held_parts(gpu, tainted),
+            // Where slices are made for claims. Elsewhere those of others are what is offered.
+            foreign: match offering {
+                Offering::Every { .. } => &gpu.foreign,
+                Offering::Whole | Offering::Existing => &[],
+            },
+        };
         let parts = offering.parts(gpu).into_iter();
-        let devices = parts.map(|(part, takes)| device(gpu, &part, takes, &held, tainted));
+        let devices = parts.map(|(part, takes)| device(gpu, &part, takes, &needed, tainted));
         if matches!(offering, Offering::Whole) {
             whole.extend(devices);
         } else {
@@ -211,7 +219,7 @@ fn device(
     known: &KnownGpu,
     part: &Part<'_>,
     takes: Option<DeviceCounterConsumption>,
-    held: &[Option<Placement>],
+    needed: &Needed<'_>,
     tainted: &Tainted,
 ) -> Device {
     let gpu = &known.gpu;
@@ -289,7 +297,7 @@ fn device(
             (name.to_owned(), capacity)
         })
         .collect();
-    let taints = taints(known, slice.map(|slice| slice.placement), held, tainted);
+    let taints = taints(known, slice.map(|slice| slice.placement), needed, tainted);
     Device {
         name,
         attributes: Some(owned(attributes)),
@@ -307,12 +315,22 @@ fn memory(bytes: u64) -> Quantity {
     ))
 }
 
+/// Parts of a GPU that somebody else needs.
+struct Needed<'a> {
+    /// What is held without a permit; `None`: the whole GPU.
+    held: Vec<Option<Placement>>,
+    /// Slices that no claim of ours accounts for.
+    foreign: &'a [Placement],
+}
+
 /// Which parts of a GPU are held without a permit; `None`: the whole of it.
 fn held_parts(known: &KnownGpu, tainted: &Tainted) -> Vec<Option<Placement>> {
     if tainted.held.is_empty() {
         return Vec::new();
     }
-    let held = known.parts().filter(|part| tainted.held.contains(&part.name));
+    let held = known
+        .parts()
+        .filter(|part| tainted.held.contains(&part.name));
     held.map(|part| part.slice.map(|slice| slice.placement))
         .collect()
 }
@@ -321,7 +339,7 @@ fn held_parts(known: &KnownGpu, tainted: &Tainted) -> Vec<Option<Placement>> {
 fn taints(
     known: &KnownGpu,
     placement: Option<Placement>,
-    held: &[Option<Placement>],
+    needed: &Needed<'_>,
     tainted: &Tainted,
 ) -> Vec<DeviceTaint> {
     let overlaps = |other: Option<Placement>| match (placement, other) {
@@ -334,7 +352,7 @@ fn taints(
     let stands = [
         (
             keys::TAINT_HELD,
-            held.iter().any(|&other| overlaps(other)),
+            needed.held.iter().any(|&other| overlaps(other)),
         ),
         (
             keys::TAINT_BYPASSED,
@@ -342,7 +360,7 @@ fn taints(
         ),
         (
             TAINT_FOREIGN_SLICE,
-            known.foreign.iter().any(|&other| overlaps(Some(other))),
+            needed.foreign.iter().any(|&other| overlaps(Some(other))),
         ),
         (TAINT_RECONFIGURING, tainted.reconfiguring.contains(uuid)),
         (TAINT_GONE, known.gone),

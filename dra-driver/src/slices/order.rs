@@ -89,7 +89,10 @@ fn ranked<'a>(known: &'a KnownGpus, policy: &Policy) -> Vec<(&'a KnownGpu, Rank)
 pub fn arranged(known: &KnownGpus, policy: &Policy, standing: &[String]) -> Vec<String> {
     let mut ranked = ranked(known, policy);
     ranked.sort_by_key(|(_, rank)| *rank);
-    let all: BTreeSet<&str> = ranked.iter().map(|(gpu, _)| gpu.gpu.uuid.as_str()).collect();
+    let all: BTreeSet<&str> = ranked
+        .iter()
+        .map(|(gpu, _)| gpu.gpu.uuid.as_str())
+        .collect();
     let mut standing: Vec<&str> = standing.iter().map(String::as_str).collect();
     standing.retain(|uuid| all.contains(uuid));
     let mut seen = BTreeSet::new();
@@ -101,7 +104,11 @@ pub fn arranged(known: &KnownGpus, policy: &Policy, standing: &[String]) -> Vec<
 }
 
 /// The move that brings a GPU to where it should stand: the two that change places. `None`: all stand right.
-pub fn next_move(known: &KnownGpus, policy: &Policy, standing: &[String]) -> Option<(usize, usize)> {
+pub fn next_move(
+    known: &KnownGpus,
+    policy: &Policy,
+    standing: &[String],
+) -> Option<(usize, usize)> {
     let ranks: BTreeMap<&str, Rank> = ranked(known, policy)
         .into_iter()
         .map(|(gpu, rank)| (gpu.gpu.uuid.as_str(), rank))

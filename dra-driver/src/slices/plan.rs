@@ -314,7 +314,10 @@ mod tests {
         changed[0].spec.shared_counters = None;
         let update = plan(&pool(), &desired, &changed).update;
         assert_eq!(generations(&update), [1]);
-        assert_eq!(update[0].spec.shared_counters, specs[0].shared_counters.clone());
+        assert_eq!(
+            update[0].spec.shared_counters,
+            specs[0].shared_counters.clone()
+        );
     }
 
     #[test]

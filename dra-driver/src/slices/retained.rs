@@ -41,11 +41,7 @@ impl Retained {
     }
 
     /// Takes what is missing now. Returns the devices of which it may be asked whether a claim has them.
-    pub fn look(
-        &mut self,
-        now: Instant,
-        missing: &BTreeMap<String, &Device>,
-    ) -> BTreeSet<String> {
+    pub fn look(&mut self, now: Instant, missing: &BTreeMap<String, &Device>) -> BTreeSet<String> {
         self.tainted.retain(|name, _| missing.contains_key(name));
         for (name, device) in missing {
             if is_withdrawn(device) {
@@ -183,7 +179,11 @@ mod tests {
             assert_eq!(names(&next), names(&before), "no name is lost");
             assert!(all(&next).iter().all(|device| is_withdrawn(device)));
             // Their counters are not there any more.
-            assert!(all(&next).iter().all(|device| device.consumes_counters.is_none()));
+            assert!(
+                all(&next)
+                    .iter()
+                    .all(|device| device.consumes_counters.is_none())
+            );
             published = next;
         }
         // One that is offered again is forgotten.

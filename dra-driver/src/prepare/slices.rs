@@ -1,0 +1,378 @@
+//! How the machine has slices made and removed (`slice` says in which order, and why that is safe).
+
+use std::collections::BTreeSet;
+
+use muster_api::Reason;
+use muster_device::{MigInstance, Placement};
+
+use super::{
+    claim::ClaimRef,
+    disk::{Disk, Record, RecordState},
+    effect::{
+        Answer, CallId, DiskFailure, Effect, Fence, InUse, LiveSlices, Refusal, RemovalId,
+        SliceFailure, Write,
+    },
+    injected_bug::InjectedBug,
+    machine::{Machine, Stage},
+    slice::{Foreign, Lying, MadeSlice, PlacedSlice, SliceOrder, lying},
+    task::{After, Decision, disk_failed, plain},
+};
+
+/// Slices that are being removed, and what follows.
+#[derive(Debug)]
+pub(super) struct Removal {
+    /// Whose.
+    pub(super) claim: ClaimRef,
+    /// The mark that was on the record when it was decided. Another one since is a later wish.
+    pub(super) call: Option<String>,
+    /// What follows.
+    pub(super) then: Then,
+}
+
+/// What follows a removal.
+#[derive(Debug)]
+pub(super) enum Then {
+    /// The record goes, and the Unprepare is answered, if one asked.
+    Gone(Option<CallId>),
+    /// The Prepare that failed is undone, and answered with this.
+    Undo(CallId, Answer),
+    /// The Prepare goes on, for a later allocation.
+    Earlier(CallId),
+}
+
+impl Machine {
+    /// Compares the slices that are there with what is to be recorded. A place must be empty, or hold what the record of this
+    /// claim named before; a slice that is not ours to make must be there.
+    pub(super) fn place_slices(
+        &self,
+        record: &mut Record,
+        disk: &Disk,
+        live: &LiveSlices,
+    ) -> Result<(), Refusal> {
+        let own = disk.records.get(&record.claim.uid);
+        let takes_foreign = self.broken(InjectedBug::ForeignSliceTaken);
+        let claim = &record.claim;
+        for device in &mut record.devices {
+            let gpu = &device.unit.gpu;
+            let found = match live.get(gpu) {
+                Some(Ok(found)) => found,
+                Some(Err(cause)) => return Err(unlisted(claim, gpu, cause)),
+                // It cannot be cut.
+                None if device.slice.is_none() => continue,
+                None => return Err(unlisted(claim, gpu, "nobody asked for them")),
+            };
+            let Some(slice) = &mut device.slice else {
+                match found.first() {
+                    Some(instance) if !device.admin_access => {
+                        return Err(foreign(claim, gpu, instance));
+                    }
+                    _ => continue,
+                }
+            };
+            let lies = lying(slice.gpu_instance_profile, slice.placement, found);
+            if slice.stays {
+                let made = match lies {
+                    Lying::Same(instance) => MadeSlice::of(instance),
+                    Lying::Nothing | Lying::Other(_) => None,
+                };
+                slice.made = Some(made.ok_or_else(|| {
+                    let Placement { start, .. } = slice.placement;
+                    plain(format!(
+                        "claim {claim}: there is no slice {} with a compute instance of all its compute at memory slice \
+                         {start} of GPU {gpu}",
+                        slice.profile
+                    ))
+                })?);
+                continue;
+            }
+            let is_ours = |instance: &MigInstance| {
+                takes_foreign || own.is_some_and(|own| own.names(gpu, instance))
+            };
+            match lies {
+                Lying::Nothing => {}
+                Lying::Same(instance) if is_ours(instance) => {}
+                Lying::Same(instance) | Lying::Other(instance) => {
+                    return Err(foreign(claim, gpu, instance));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What has to be made for a record, each once.
+    pub(super) fn orders(&self, record: &Record) -> Result<Vec<SliceOrder>, Refusal> {
+        let mut orders: Vec<SliceOrder> = Vec::new();
+        let mut known: BTreeSet<(&str, Placement)> = BTreeSet::new();
+        for device in record.devices.iter().filter(|device| !device.admin_access) {
+            let Some(slice) = device.slice.as_ref().filter(|slice| !slice.stays) else {
+                continue;
+            };
+            if !known.insert((device.unit.gpu.as_str(), slice.placement)) {
+                continue;
+            }
+            let facts = self
+                .inventory
+                .as_ref()
+                .and_then(|inventory| inventory.get(&device.device))
+                .and_then(|facts| facts.slice.as_ref())
+                .ok_or_else(|| {
+                    plain(format!(
+                        "claim {}: there is no device {} at present",
+                        record.claim, device.device
+                    ))
+                })?;
+            orders.push(SliceOrder {
+                gpu: device.unit.gpu.clone(),
+                profile: facts.profile.clone(),
+                placement: slice.placement,
+            });
+        }
+        Ok(orders)
+    }
+
+    /// The intent is on disk.
+    pub(super) fn make(&mut self, id: CallId, orders: Vec<SliceOrder>, effects: &mut Vec<Effect>) {
+        let mark = self.mark(id);
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        call.stage = Stage::Making;
+        call.orders.clone_from(&orders);
+        call.slices_gone = false;
+        effects.push(Effect::MakeSlices {
+            call: id,
+            fence: Fence {
+                claim: call.claim.uid.clone(),
+                call: Some(mark),
+            },
+            slices: orders,
+        });
+    }
+
+    /// A call that is not there any more was voided by an Unprepare, which removes what was made.
+    pub(super) fn slices_made(&mut self, id: CallId, result: Result<Vec<MadeSlice>, SliceFailure>) {
+        let Some(call) = self.calls.get_mut(&id) else {
+            return;
+        };
+        if !matches!(call.stage, Stage::Making) {
+            return;
+        }
+        let stage = match result {
+            Ok(made) => Stage::Finish(made),
+            Err(failure) => Stage::Undo(refused(&call.claim, &failure)),
+        };
+        self.queue_prepare(id, stage);
+    }
+
+    /// That they go is on disk.
+    pub(super) fn remove(
+        &mut self,
+        removal: Removal,
+        slices: Vec<PlacedSlice>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let id = RemovalId(self.next_removal);
+        self.next_removal += 1;
+        let call = match &removal.then {
+            Then::Undo(..) => removal.call.clone(),
+            Then::Gone(_) | Then::Earlier(_) => None,
+        };
+        effects.push(Effect::RemoveSlices {
+            removal: id,
+            fence: Fence {
+                claim: removal.claim.uid.clone(),
+                call,
+            },
+            slices,
+        });
+        self.removals.insert(id, removal);
+    }
+
+    pub(super) fn slices_removed(
+        &mut self,
+        id: RemovalId,
+        result: Result<(), SliceFailure>,
+        effects: &mut Vec<Effect>,
+    ) {
+        let Some(removal) = self.removals.remove(&id) else {
+            return;
+        };
+        let claim = removal.claim.clone();
+        match (removal.then, result) {
+            (Then::Undo(call, answer), Ok(())) => {
+                if let Some(waiting) = self.calls.get_mut(&call) {
+                    waiting.slices_gone = true;
+                }
+                self.queue_prepare(call, Stage::Undo(answer));
+            }
+            // The record stays, and holds; the next call of the claim takes up what is left, or removes it.
+            (Then::Undo(call, answer), Err(failure)) => {
+                if self.calls.contains_key(&call) {
+                    self.answer(call, also(answer, &failure), effects);
+                }
+            }
+            (then, Ok(())) => self.queue.removed.push_back(Removal {
+                claim,
+                call: removal.call,
+                then,
+            }),
+            (Then::Gone(Some(call)), Err(failure)) => {
+                self.answer(call, refused(&claim, &failure), effects);
+                self.look_at_held_later();
+            }
+            (Then::Gone(None), Err(_)) => self.look_at_held_later(),
+            (Then::Earlier(call), Err(failure)) => {
+                let Some(waiting) = self.calls.get(&call) else {
+                    return;
+                };
+                if self.now() < waiting.give_up_at {
+                    self.wait(call);
+                } else {
+                    self.answer(call, refused(&claim, &failure), effects);
+                }
+            }
+        }
+    }
+
+    /// Slices are gone: so is what the record held. A mark that was left on it since is a later wish, and stays.
+    pub(super) fn decide_removed(&self, removal: &Removal, disk: &Disk) -> Decision {
+        let record = disk.records.get(&removal.claim.uid);
+        let record = record.filter(|record| record.state == RecordState::Unpreparing);
+        let is_same = record.is_some_and(|record| record.call == removal.call);
+        match removal.then {
+            Then::Gone(call) => {
+                let write = record.map(|record| {
+                    if is_same {
+                        Write::RemoveRecord(removal.claim.uid.clone())
+                    } else {
+                        Write::PutRecord(record.mark_alone())
+                    }
+                });
+                let answer = call.map(|call| (call, Answer::Unprepared));
+                (write.into_iter().collect(), After::Changed(answer))
+            }
+            Then::Earlier(call) => {
+                // An Unprepare may have voided the call: then nobody wants the mark.
+                let goes_on = self.calls.contains_key(&call);
+                let write = record.filter(|_| is_same).map(|record| {
+                    if goes_on {
+                        Write::PutRecord(record.mark_alone())
+                    } else {
+                        Write::RemoveRecord(removal.claim.uid.clone())
+                    }
+                });
+                (write.into_iter().collect(), After::Resumed(call))
+            }
+            Then::Undo(..) => (Vec::new(), After::Done),
+        }
+    }
+
+    /// Slices are gone, and the disk does not take that.
+    pub(super) fn removed_unrecorded(
+        &mut self,
+        removal: &Removal,
+        failure: &DiskFailure,
+        effects: &mut Vec<Effect>,
+    ) {
+        let answer = disk_failed(&removal.claim, failure);
+        match &removal.then {
+            Then::Gone(Some(call)) => {
+                self.answer(*call, answer, effects);
+                self.look_at_held_later();
+            }
+            Then::Gone(None) => self.look_at_held_later(),
+            Then::Earlier(call) | Then::Undo(call, _) => {
+                if self.calls.contains_key(call) {
+                    self.answer(*call, answer, effects);
+                }
+            }
+        }
+    }
+
+    /// Finds what was being given back when somebody crashed, or the node did. What a call here works on is left to it.
+    pub(super) fn queue_unfinished(&mut self, disk: &Disk) {
+        let unfinished: Vec<ClaimRef> = disk
+            .records
+            .values()
+            .filter(|record| self.is_unfinished(record))
+            .map(|record| record.claim.clone())
+            .collect();
+        if !unfinished.is_empty() {
+            self.look_at_held_later();
+        }
+        self.queue.unfinished = unfinished.into();
+    }
+
+    fn is_unfinished(&self, record: &Record) -> bool {
+        let uid = &record.claim.uid;
+        let is_removed = self
+            .removals
+            .values()
+            .chain(&self.queue.removed)
+            .any(|removal| removal.claim.uid == *uid);
+        let is_asked = self.queue.unprepares.iter().any(|(_, it)| it.uid == *uid);
+        let mut calls = self.calls.keys();
+        let is_marked = calls.any(|call| record.call.as_ref() == Some(&self.mark(*call)));
+        record.state == RecordState::Unpreparing
+            && !record.removable().is_empty()
+            && !(is_removed || is_asked || is_marked)
+    }
+
+    /// Goes on with what [`Machine::queue_unfinished`] found, if that still is so. What is in use stays (rule 6).
+    pub(super) fn decide_finish(&self, claim: &ClaimRef, disk: &Disk, in_use: &InUse) -> Decision {
+        let record = disk.records.get(&claim.uid);
+        let record = record.filter(|record| self.is_unfinished(record));
+        let Some(record) = record.filter(|_| *in_use == InUse::No) else {
+            return (Vec::new(), After::Done);
+        };
+        let removal = Removal {
+            claim: claim.clone(),
+            call: record.call.clone(),
+            then: Then::Gone(None),
+        };
+        let slices = record.removable();
+        (Vec::new(), After::Remove { removal, slices })
+    }
+}
+
+fn unlisted(claim: &ClaimRef, gpu: &str, cause: &str) -> Refusal {
+    Refusal {
+        reason: Some(Reason::DeviceUnknown),
+        is_overlap: false,
+        message: format!("claim {claim}: which slices GPU {gpu} has cannot be told: {cause}"),
+    }
+}
+
+fn foreign(claim: &ClaimRef, gpu: &str, instance: &MigInstance) -> Refusal {
+    Refusal {
+        reason: Some(Reason::DeviceHeld),
+        is_overlap: false,
+        message: format!(
+            "claim {claim}: {}, and no claim here made it; remove it (nvidia-smi mig -dci, -dgi), or let the node's slices \
+             be an administrator's",
+            Foreign { gpu, instance }
+        ),
+    }
+}
+
+fn refused(claim: &ClaimRef, failure: &SliceFailure) -> Answer {
+    Answer::Refused(Refusal {
+        reason: failure.reason,
+        is_overlap: false,
+        message: format!("claim {claim}: {}", failure.message),
+    })
+}
+
+/// The answer, and that not even that could be undone.
+fn also(answer: Answer, failure: &SliceFailure) -> Answer {
+    match answer {
+        Answer::Refused(refusal) => Answer::Refused(Refusal {
+            message: format!(
+                "{}; what was made for it is left for the next try: {failure}",
+                refusal.message
+            ),
+            ..refusal
+        }),
+        other => other,
+    }
+}
