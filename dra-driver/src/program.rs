@@ -217,7 +217,7 @@ pub struct Args {
     unexplained_seconds: u32,
 
     /// How GPUs are offered that can be cut into slices (MIG), as JSON: `mode` (Off, Static or Dynamic), `toggle` (Never or WhenIdle), `layout`,
-    /// `layouts` and `nodes`, as the chart's values `mig` have them.
+    /// `layouts` and `nodes`, as the chart's value `driver.mig` has them.
     #[arg(
         long,
         env = "MUSTER_MIG",

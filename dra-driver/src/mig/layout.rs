@@ -59,7 +59,7 @@ pub fn steps(
             (_, true, _) => Err("its MIG mode is on after the next reset only".to_owned()),
             (_, false, true) => Ok(vec![Step::SwitchOn]),
             (_, false, false) => Err(
-                "it is not in MIG mode, and nothing switches that: mig.toggle is not WhenIdle, or it would have to be reset (Ampere)"
+                "it is not in MIG mode, and nothing switches that: driver.mig.toggle is not WhenIdle, or it would have to be reset (Ampere)"
                     .to_owned(),
             ),
         };

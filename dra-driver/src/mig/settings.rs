@@ -54,7 +54,7 @@ pub struct NodeRule {
     /// Whether their GPUs are switched; as on all nodes if absent.
     #[serde(default)]
     pub toggle: Option<Toggle>,
-    /// Name of their layout; that of all nodes if absent.
+    /// Name of their layout; that of all nodes if absent, none if empty.
     #[serde(default)]
     pub layout: Option<String>,
 }
@@ -67,7 +67,7 @@ pub struct Settings {
     pub mode: Mode,
     /// Whether their MIG mode is switched.
     pub toggle: Toggle,
-    /// Name of the layout that is applied with `Static`; none: what exists stays.
+    /// Name of the layout that is applied with `Static`; none, or empty: what exists stays.
     pub layout: Option<String>,
     /// Layouts by name.
     pub layouts: BTreeMap<String, Vec<LayoutEntry>>,
@@ -101,7 +101,8 @@ impl Settings {
             .nodes
             .iter()
             .filter_map(|rule| rule.layout.as_ref());
-        for name in named.chain(&settings.layout) {
+        let named = named.chain(&settings.layout);
+        for name in named.filter(|name| !name.is_empty()) {
             if !settings.layouts.contains_key(name) {
                 let known: Vec<&str> = settings.layouts.keys().map(String::as_str).collect();
                 return Err(format!(
@@ -132,7 +133,7 @@ impl Settings {
         let layout = rule
             .and_then(|rule| rule.layout.as_ref())
             .or(self.layout.as_ref())
-            .filter(|_| mode == Mode::Static)
+            .filter(|name| mode == Mode::Static && !name.is_empty())
             .and_then(|name| self.layouts.get(name));
         let policy = Policy {
             mode,
@@ -281,5 +282,9 @@ mod tests {
             assert!(error.contains(cause), "{text}: {error}");
         }
         assert_eq!(Settings::parse("{}").unwrap(), Settings::default());
+        // As the chart writes what is not set.
+        let text = r#"{"layout":"","layouts":{},"mode":"Static","nodes":[],"toggle":"Never"}"#;
+        let policy = Settings::parse(text).unwrap().policy(&labels(&[]));
+        assert_eq!((policy.mode, policy.layout), (Mode::Static, None));
     }
 }

@@ -419,11 +419,15 @@ fn semantic(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
+    use muster_device::{Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups};
 
     use super::*;
+    use crate::{
+        inventory::fixtures::{a30, h100},
+        mig::Toggle,
+    };
 
-    fn known(count: u32) -> KnownGpus {
+    fn known_with(count: u32, mig: impl Fn(u32) -> Option<MigFacts>) -> KnownGpus {
         let gpu = |index| Gpu {
             uuid: format!("GPU-{index}"),
             index,
@@ -442,7 +446,7 @@ mod tests {
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
-            mig: None,
+            mig: mig(index),
         };
         let gpus = (0..count).map(|index| ListedGpu {
             gpu: gpu(index),
@@ -455,6 +459,62 @@ mod tests {
         KnownGpus::default().after("boot", &listed)
     }
 
+    fn known(count: u32) -> KnownGpus {
+        known_with(count, |_| None)
+    }
+
+    fn policy(mode: Mode, toggle: Toggle) -> Policy {
+        Policy {
+            mode,
+            toggle,
+            ..Policy::default()
+        }
+    }
+
+    fn dynamic() -> Policy {
+        policy(Mode::Dynamic, Toggle::WhenIdle)
+    }
+
+    fn contents(known: &KnownGpus, policy: &Policy, tainted: &Tainted) -> Vec<Content> {
+        desired(known, policy, &[], tainted).contents
+    }
+
+    /// The devices of each slice, where none is cut.
+    fn devices(known: &KnownGpus, tainted: &Tainted) -> Vec<Vec<Device>> {
+        let contents = contents(known, &Policy::default(), tainted).into_iter();
+        contents.map(|content| content.devices().to_vec()).collect()
+    }
+
+    fn names(content: &Content) -> Vec<&str> {
+        match content {
+            Content::Counters(sets) => sets.iter().map(|set| set.name.as_str()).collect(),
+            Content::Devices(devices) => devices.iter().map(|it| it.name.as_str()).collect(),
+        }
+    }
+
+    fn taint_keys<'a>(contents: &'a [Content], device: &str) -> Vec<&'a str> {
+        let mut devices = contents.iter().flat_map(Content::devices);
+        let device = devices.find(|it| it.name == device).unwrap();
+        let taints = device.taints.iter().flatten();
+        taints.map(|taint| taint.key.as_str()).collect()
+    }
+
+    fn slice(profile: u32, start: u32, size: u32, gpu_instance: u32) -> MigInstance {
+        MigInstance {
+            placement: Placement { start, size },
+            gpu_instance,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile,
+            uuid: Some(format!("MIG-{gpu_instance}")),
+        }
+    }
+
+    fn with_slices(known: KnownGpus, gpu: &str, slices: Vec<MigInstance>) -> KnownGpus {
+        let seen = BTreeMap::from([(gpu.to_owned(), slices)]);
+        known.with_instances(&seen, |_, _| false)
+    }
+
     #[test]
     fn a_gpu_is_shown_with_all_names_of_the_design() {
         let slices = devices(&known(4), &Tainted::default());
@@ -464,7 +524,12 @@ mod tests {
             serde_json::json!({
                 "name": "gpu-3",
                 "attributes": {
+                    "type": {"string": "gpu"},
+                    "profile": {"string": "gpu-3"},
+                    "parentUUID": {"string": "GPU-3"},
                     "uuid": {"string": "GPU-3"},
+                    "computeSlices": {"int": 0},
+                    "memorySlices": {"int": 0},
                     "productName": {"string": "NVIDIA H100 80GB HBM3"},
                     "architecture": {"string": "Hopper"},
                     "nvlinkPair": {"string": "gpu-2"},
@@ -498,7 +563,13 @@ mod tests {
     fn held_bypassed_and_silent_devices_are_tainted_and_stay() {
         let tainted = Tainted {
             held: BTreeSet::from(["gpu-1".to_owned()]),
-            bypassed: BTreeSet::from(["GPU-1".to_owned(), "GPU-2".to_owned()]),
+            bypassed: ["GPU-1", "GPU-2"]
+                .map(|gpu| UsedPart {
+                    gpu: gpu.to_owned(),
+                    gpu_instance: None,
+                })
+                .into(),
+            ..Tainted::default()
         };
         let mut known = known(4);
         known.gpus[3].silent = true;
@@ -523,6 +594,237 @@ mod tests {
             .iter()
             .flat_map(|device| device.taints.iter().flatten());
         assert!(taints.all(no_schedule), "nobody who runs is evicted");
+    }
+
+    #[test]
+    fn eight_h100_that_are_cut_as_asked_are_one_slice_of_counters_and_one_for_each() {
+        let known = known_with(8, |_| Some(h100(false)));
+        let desired = desired(&known, &dynamic(), &[], &Tainted::default());
+        assert!(desired.left_out.is_empty(), "{:?}", desired.left_out);
+        let contents = desired.contents;
+        assert_eq!(contents.len(), 9);
+        let sets = (0..8).map(|index| format!("gpu-{index}"));
+        assert_eq!(names(&contents[0]), sets.collect::<Vec<_>>());
+        let Content::Counters(sets) = &contents[0] else {
+            panic!("counters come first");
+        };
+        let quantity = |value: &str| serde_json::json!({ "value": value });
+        let mut counters = serde_json::json!({
+            "compute-slices": quantity("7"),
+            "copy-engines": quantity("8"),
+            "decoders": quantity("7"),
+            "jpeg-engines": quantity("7"),
+            "ofa-engines": quantity("1"),
+        });
+        for memory in 0..8 {
+            counters[format!("memory-slice-{memory}")] = quantity("1");
+        }
+        let set = serde_json::json!({"name": "gpu-5", "counters": counters});
+        assert_eq!(serde_json::to_value(&sets[5]).unwrap(), set);
+        for (index, content) in contents[1..].iter().enumerate() {
+            let names = names(content);
+            assert_eq!(names.len(), 26);
+            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-6"));
+            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-6"));
+            assert_eq!(names[24], format!("gpu-{index}-mig-7g80gb-0"));
+            assert_eq!(names[25], format!("gpu-{index}"), "whole last");
+        }
+        let devices = contents[6].devices();
+        let whole = serde_json::to_value(&devices[25]).unwrap();
+        assert_eq!(
+            whole["consumesCounters"],
+            serde_json::json!([{"counterSet": "gpu-5", "counters": counters}])
+        );
+        assert_eq!(whole["attributes"]["computeSlices"]["int"], 7);
+        assert_eq!(whole["attributes"]["memorySlices"]["int"], 8);
+        let slice = devices.iter().find(|it| it.name == "gpu-5-mig-3g40gb-4");
+        assert_eq!(
+            serde_json::to_value(slice.unwrap()).unwrap(),
+            serde_json::json!({
+                "name": "gpu-5-mig-3g40gb-4",
+                "attributes": {
+                    "type": {"string": "mig"},
+                    "profile": {"string": "3g.40gb"},
+                    "parentUUID": {"string": "GPU-5"},
+                    "uuid": {"string": "gpu-5-mig-3g40gb-4"},
+                    "computeSlices": {"int": 3},
+                    "memorySlices": {"int": 4},
+                    "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                    "architecture": {"string": "Hopper"},
+                    "nvlinkPair": {"string": "gpu-5-mig-3g40gb-4"},
+                    "nvlinkQuad": {"string": "gpu-5-mig-3g40gb-4"},
+                    "nvlinkGroup": {"string": "gpu-5-mig-3g40gb-4"},
+                    "fabricClique": {"string": "gpu-5-mig-3g40gb-4"},
+                    "driverVersion": {"version": "580.95.5"},
+                    "cudaComputeCapability": {"version": "9.0.0"},
+                    "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
+                    "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"},
+                    "resource.kubernetes.io/numaNode": {"int": 1},
+                },
+                "capacity": {
+                    "memory": {"value": "40448Mi"},
+                    "multiprocessors": {"value": "60"},
+                },
+                "consumesCounters": [{
+                    "counterSet": "gpu-5",
+                    "counters": {
+                        "compute-slices": {"value": "3"},
+                        "copy-engines": {"value": "3"},
+                        "decoders": {"value": "3"},
+                        "jpeg-engines": {"value": "3"},
+                        "memory-slice-4": {"value": "1"},
+                        "memory-slice-5": {"value": "1"},
+                        "memory-slice-6": {"value": "1"},
+                        "memory-slice-7": {"value": "1"},
+                    },
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn a_mixed_node_offers_each_gpu_as_what_it_can_be() {
+        // An A30 in MIG mode, whose mode nobody may switch; an H100 that can be switched; one that cannot be cut.
+        let mut known = known_with(3, |index| match index {
+            0 => Some(a30(true)),
+            1 => Some(h100(false)),
+            _ => None,
+        });
+        known.gpus[0].gpu.cuda_compute_capability = (8, 0);
+        let known = with_slices(known, "GPU-0", vec![slice(14, 2, 1, 3)]);
+        let shape = |policy: &Policy| {
+            let contents = contents(&known, policy, &Tainted::default());
+            let shape = contents.iter().map(|content| {
+                let names = names(content);
+                (names.len(), names.last().map(|name| (*name).to_owned()))
+            });
+            shape.collect::<Vec<_>>()
+        };
+        let last = |count: usize, name: &str| (count, Some(name.to_owned()));
+        let as_it_is = [last(1, "gpu-0-mig-1g6gb-2"), last(2, "gpu-2")];
+        for mode in [Mode::Off, Mode::Static] {
+            for toggle in [Toggle::Never, Toggle::WhenIdle] {
+                assert_eq!(shape(&policy(mode, toggle)), as_it_is, "{mode:?}");
+            }
+        }
+        assert_eq!(
+            shape(&dynamic()),
+            [
+                last(2, "gpu-1"),
+                last(13, "gpu-0-mig-4g24gb-0"),
+                last(26, "gpu-1"),
+                last(1, "gpu-2")
+            ]
+        );
+        // Nothing is switched: the H100 stays whole, and has nothing to share.
+        assert_eq!(
+            shape(&policy(Mode::Dynamic, Toggle::Never)),
+            [
+                last(1, "gpu-0"),
+                last(13, "gpu-0-mig-4g24gb-0"),
+                last(2, "gpu-2")
+            ]
+        );
+        let existing = contents(&known, &Policy::default(), &Tainted::default());
+        let attributes = existing[0].devices()[0].attributes.as_ref().unwrap();
+        assert_eq!(attributes["uuid"].string.as_deref(), Some("MIG-3"));
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_without_a_whole_slice_offers_nothing_and_never_itself() {
+        let mut broken = slice(19, 0, 1, 1);
+        broken.compute_instance = None;
+        let mut divided = slice(9, 4, 4, 2);
+        divided.is_divided = true;
+        let strange = slice(77, 1, 1, 3);
+        let known = known_with(1, |_| Some(h100(true)));
+        let known = with_slices(known, "GPU-0", vec![broken, divided, strange]);
+        for policy in [
+            policy(Mode::Off, Toggle::Never),
+            policy(Mode::Static, Toggle::WhenIdle),
+        ] {
+            let contents = contents(&known, &policy, &Tainted::default());
+            assert_eq!(contents, [Content::Devices(Vec::new())]);
+        }
+    }
+
+    #[test]
+    fn a_taint_falls_on_all_that_needs_the_same_hardware_and_on_nothing_else() {
+        let known = known_with(2, |_| Some(h100(true)));
+        let known = with_slices(
+            known,
+            "GPU-0",
+            vec![slice(19, 6, 1, 11), slice(9, 0, 4, 12)],
+        );
+        let tainted = Tainted {
+            held: BTreeSet::from(["gpu-1-mig-2g20gb-4".to_owned()]),
+            bypassed: BTreeSet::from([UsedPart {
+                gpu: "GPU-0".to_owned(),
+                gpu_instance: Some(11),
+            }]),
+            reconfiguring: BTreeSet::new(),
+        };
+        let contents = contents(&known, &dynamic(), &tainted);
+        let (held, bypassed) = (vec![keys::TAINT_HELD], vec![keys::TAINT_BYPASSED]);
+        for (device, expected) in [
+            ("gpu-0", bypassed.clone()),
+            ("gpu-0-mig-1g10gb-6", bypassed.clone()),
+            ("gpu-0-mig-1g20gb-6", bypassed.clone()),
+            ("gpu-0-mig-3g40gb-4", bypassed.clone()),
+            ("gpu-0-mig-7g80gb-0", bypassed.clone()),
+            ("gpu-0-mig-1g10gb-5", vec![]),
+            ("gpu-0-mig-3g40gb-0", vec![]),
+            ("gpu-1", held.clone()),
+            ("gpu-1-mig-2g20gb-4", held.clone()),
+            ("gpu-1-mig-1g10gb-5", held.clone()),
+            ("gpu-1-mig-1g10gb-6", vec![]),
+        ] {
+            assert_eq!(taint_keys(&contents, device), expected, "{device}");
+        }
+        // Who uses an instance that is not known may use any.
+        let tainted = Tainted {
+            bypassed: BTreeSet::from([UsedPart {
+                gpu: "GPU-0".to_owned(),
+                gpu_instance: Some(99),
+            }]),
+            reconfiguring: BTreeSet::from(["GPU-1".to_owned()]),
+            ..Tainted::default()
+        };
+        let contents = super::tests::contents(&known, &dynamic(), &tainted);
+        for device in contents.iter().flat_map(Content::devices) {
+            let key = if device.name.starts_with("gpu-0") {
+                keys::TAINT_BYPASSED
+            } else {
+                TAINT_RECONFIGURING
+            };
+            assert_eq!(taint_keys(&contents, &device.name), [key]);
+        }
+    }
+
+    #[test]
+    fn slices_that_somebody_else_made_taint_what_overlaps_them_where_slices_are_made_for_claims() {
+        let known = known_with(1, |_| Some(h100(true)));
+        let seen = BTreeMap::from([("GPU-0".to_owned(), vec![slice(19, 6, 1, 1)])]);
+        let known = known.with_instances(&seen, |gpu, at| gpu == "GPU-0" && at.start == 6);
+        let dynamic = contents(&known, &dynamic(), &Tainted::default());
+        for device in ["gpu-0", "gpu-0-mig-1g10gb-6", "gpu-0-mig-1g20gb-6"] {
+            assert_eq!(taint_keys(&dynamic, device), [TAINT_FOREIGN_SLICE]);
+        }
+        assert!(taint_keys(&dynamic, "gpu-0-mig-1g10gb-5").is_empty());
+        let existing = contents(&known, &Policy::default(), &Tainted::default());
+        assert!(taint_keys(&existing, "gpu-0-mig-1g10gb-6").is_empty());
+    }
+
+    #[test]
+    fn nine_gpus_have_two_slices_of_counters() {
+        let known = known_with(9, |_| Some(h100(true)));
+        let contents = contents(&known, &dynamic(), &Tainted::default());
+        let sizes: Vec<usize> = contents
+            .iter()
+            .map(|content| names(content).len())
+            .collect();
+        assert_eq!(sizes[..2], [8, 1]);
+        assert_eq!(sizes[2..], [26; 9]);
     }
 
     #[test]

@@ -7,6 +7,8 @@
 
 pub mod board;
 pub mod desired;
+#[cfg(test)]
+mod histories;
 pub mod order;
 pub mod others;
 pub mod plan;
