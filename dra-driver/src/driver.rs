@@ -63,6 +63,8 @@ enum Message {
     Input(Input),
     /// The lock is held; the guard stays with the task until the commit.
     Locked(Ticket, Locked, Option<Guard>),
+    /// Somebody wants a sign of life.
+    Alive(oneshot::Sender<()>),
 }
 
 impl Handle {
@@ -73,6 +75,19 @@ impl Handle {
             .send(Message::Call(kind, claim, answer))
             .ok()?;
         wait.await.ok()
+    }
+
+    /// Waits for a sign of life of the task. Whether there was one.
+    pub async fn is_alive(&self) -> bool {
+        let (answer, wait) = oneshot::channel();
+        self.messages.send(Message::Alive(answer)).is_ok() && wait.await.is_ok()
+    }
+
+    /// A handle of no driver, and what it is told.
+    #[cfg(test)]
+    pub(crate) fn unconnected() -> (Self, impl Sized) {
+        let (messages, told) = mpsc::unbounded_channel();
+        (Self { messages }, told)
     }
 
     /// Tells the machine something.
@@ -109,6 +124,7 @@ impl std::fmt::Debug for Message {
             Self::Call(kind, claim, _) => write!(formatter, "{kind:?} {claim}"),
             Self::Input(input) => write!(formatter, "{input:?}"),
             Self::Locked(ticket, ..) => write!(formatter, "Locked {ticket:?}"),
+            Self::Alive(_) => formatter.write_str("Alive"),
         }
     }
 }
@@ -197,6 +213,8 @@ impl Driver {
                 }
                 self.feed(input);
             }
+            // Whoever asked may have given up.
+            Message::Alive(answer) => _ = answer.send(()),
             Message::Locked(ticket, locked, guard) => {
                 self.guard = guard;
                 let disk = locked.disk.as_ref();

@@ -111,7 +111,7 @@ impl Hardware {
     /// Removes a slice if it is there. Whoever calls holds the lock of its GPU.
     pub(crate) fn remove_one(&self, slice: &PlacedSlice) -> Result<(), SliceFailure> {
         let failed = |error: BackendError| SliceFailure {
-            reason: Some(Reason::DeviceHeld),
+            reason: reason(&error),
             message: format!("{slice} is not removed: {error}"),
         };
         let live = match self.backend.mig_instances(&slice.gpu) {
@@ -165,13 +165,21 @@ fn failed(order: &SliceOrder, error: &BackendError) -> SliceFailure {
         placement,
     } = order;
     SliceFailure {
-        reason: None,
+        reason: reason(error),
         message: format!(
             "the slice {} at memory slices {}..{} of GPU {gpu} is not made: {error}",
             profile.name,
             placement.start,
             placement.end()
         ),
+    }
+}
+
+fn reason(error: &BackendError) -> Option<Reason> {
+    match error {
+        BackendError::InUse(_) => Some(Reason::DeviceHeld),
+        BackendError::Unresponsive | BackendError::Unavailable(_) => Some(Reason::DeviceUnknown),
+        BackendError::Gone(_) | BackendError::Failed(_) => None,
     }
 }
 

@@ -529,7 +529,7 @@ pub(crate) fn put_beside<T: Serialize + DeserializeOwned + Clone>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::prepare::{ClaimRef, RecordState, RecordedDevice, Unit};
+    use crate::prepare::{ClaimRef, MadeSlice, Placement, RecordState, Unit};
 
     fn record(uid: &str) -> Record {
         Record {
@@ -551,6 +551,28 @@ mod tests {
                 slice: None,
             }],
         }
+    }
+
+    /// The same of a slice of that GPU.
+    fn slice_record(uid: &str) -> Record {
+        let placement = Placement { start: 4, size: 1 };
+        let mut record = record(uid);
+        for device in &mut record.devices {
+            device.device = "gpu-2-mig-1g10gb-4".to_owned();
+            device.unit = Unit::slice("GPU-2", placement, 1);
+            device.slice = Some(RecordedSlice {
+                profile: "1g.10gb".to_owned(),
+                gpu_instance_profile: 19,
+                placement,
+                stays: false,
+                made: Some(MadeSlice {
+                    gpu_instance: 1,
+                    compute_instance: 0,
+                    uuid: "MIG-1".to_owned(),
+                }),
+            });
+        }
+        record
     }
 
     fn acknowledged() -> Write {
@@ -630,6 +652,140 @@ mod tests {
             let stored = fs::read_to_string(f.root.path().join(file)).unwrap();
             crate::golden::compare(name, &stored);
         }
+    }
+
+    #[test]
+    fn a_slice_is_stored_as_it_was_by_a_version_that_earlier_drivers_refuse() {
+        let f = fixture();
+        f.apply(&Write::PutRecord(slice_record("c")));
+        let path = f.root.path().join("state/claims/c.json");
+        crate::golden::compare("checkpoint-slice.json", &fs::read_to_string(path).unwrap());
+        assert_eq!(f.load().unwrap().records.get("c"), Some(&slice_record("c")));
+        // Given back for a whole GPU, it is one that every version reads.
+        f.apply(&Write::PutRecord(record("c")));
+        let path = f.root.path().join("state/claims/c.json");
+        crate::golden::compare("checkpoint-claim.json", &fs::read_to_string(path).unwrap());
+    }
+
+    #[test]
+    fn what_was_stored_before_there_were_slices_is_read_as_it_is() {
+        let f = fixture();
+        let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        let state = f.root.path().join("state");
+        for (name, file) in [
+            ("checkpoint-node.json", "node.json"),
+            ("checkpoint-claim.json", "claims/c.json"),
+        ] {
+            fs::copy(golden.join(name), state.join(file)).unwrap();
+        }
+        let disk = f.load().unwrap();
+        assert_eq!(disk.records.get("c"), Some(&record("c")));
+        assert_eq!(disk.acknowledged.unwrap().generation, 7);
+    }
+
+    #[test]
+    fn a_slice_that_was_made_in_this_boot_is_known_as_ours_without_its_record() {
+        let f = fixture();
+        f.apply(&acknowledged());
+        f.apply(&Write::PutRecord(slice_record("c")));
+        f.apply(&Write::RemoveRecord("c".to_owned()));
+        let made = || f.store.made_slices(&f.store.lock().unwrap()).unwrap();
+        assert_eq!(made(), BTreeSet::from(["MIG-1".to_owned()]));
+        // It ended with its boot.
+        f.apply(&Write::PutNode {
+            boot_id: "next".to_owned(),
+            acknowledged: None,
+        });
+        let mut other = slice_record("d");
+        other.devices[0].slice.as_mut().unwrap().made = Some(MadeSlice {
+            gpu_instance: 1,
+            compute_instance: 0,
+            uuid: "MIG-2".to_owned(),
+        });
+        f.apply(&Write::PutRecord(other));
+        assert_eq!(made(), BTreeSet::from(["MIG-2".to_owned()]));
+    }
+
+    #[test]
+    fn a_slice_that_is_not_made_yet_has_no_cdi_file() {
+        let f = fixture();
+        let mut intended = slice_record("c");
+        intended.devices[0].slice.as_mut().unwrap().made = None;
+        let lock = f.store.lock().unwrap();
+        let failure = f.store.apply(&lock, &Write::PutCdi(intended)).unwrap_err();
+        assert!(failure.message.contains("gpu-2-mig-1g10gb-4"), "{failure}");
+        assert!(f.store.records_in_cdi().unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_lock_of_a_gpu_is_its_own_and_no_path() {
+        let f = fixture();
+        let held = f.store.lock_gpu("GPU-2").unwrap();
+        assert!(f.store.try_lock_gpu("GPU-2").unwrap().is_none());
+        assert!(f.store.try_lock_gpu("GPU-3").unwrap().is_some());
+        drop(held);
+        assert!(f.store.try_lock_gpu("GPU-2").unwrap().is_some());
+        for odd in ["", "../lock", "GPU/2"] {
+            f.store.lock_gpu(odd).unwrap_err();
+        }
+    }
+
+    /// A record that is cut, or in which a byte is another, is read as something whole, refused as newer, or set aside: nothing
+    /// panics, and nothing but that record and the generation is lost.
+    #[test]
+    fn a_record_in_which_anything_is_wrong_costs_at_most_itself_and_the_generation() {
+        let f = fixture();
+        f.apply(&Write::PutRecord(record("good")));
+        f.apply(&Write::PutRecord(slice_record("bad")));
+        let path = f.root.path().join("state/claims/bad.json");
+        let whole = fs::read(&path).unwrap();
+        let cut = (0..whole.len()).map(|length| whole[..length].to_vec());
+        let changed = (0..whole.len()).flat_map(|place| {
+            [0, b'"', b'9', b'{', 0xff].map(|byte| {
+                let mut changed = whole.clone();
+                changed[place] = byte;
+                changed
+            })
+        });
+        for content in cut.chain(changed) {
+            let told = String::from_utf8_lossy(&content).into_owned();
+            let node = f.root.path().join("state/node.json");
+            fs::write(
+                &node,
+                r#"{"schema":1,"bootId":"boot","acknowledged":{"uid":"u","generation":7,"enforce":true}}"#,
+            )
+            .unwrap();
+            fs::write(&path, &content).unwrap();
+            match f.load() {
+                Ok(disk) => {
+                    assert_eq!(disk.records.get("good"), Some(&record("good")), "{told}");
+                    let is_read = disk.records.contains_key("bad");
+                    assert_eq!(disk.acknowledged.is_some(), is_read, "{told}");
+                }
+                Err(failure) => assert!(failure.message.contains("has schema"), "{failure}"),
+            }
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_kept_also_inside_a_device_and_go_with_it() {
+        let f = fixture();
+        f.apply(&Write::PutRecord(record("c")));
+        let path = f.root.path().join("state/claims/c.json");
+        let read = || -> Value { serde_json::from_slice(&fs::read(&path).unwrap()).unwrap() };
+        let mut value = read();
+        value["devices"][0]["later"] = Value::from(5);
+        value["devices"][0]["unit"]["later"] = Value::from(6);
+        fs::write(&path, serde_json::to_vec(&value).unwrap()).unwrap();
+        let mut changed = record("c");
+        changed.state = RecordState::Unpreparing;
+        f.apply(&Write::PutRecord(changed));
+        let value = read();
+        assert_eq!(value["state"], "Unpreparing");
+        assert_eq!(value["devices"][0]["later"], 5);
+        assert_eq!(value["devices"][0]["unit"]["later"], 6);
+        f.apply(&Write::PutRecord(slice_record("c")));
+        assert_eq!(read()["devices"][0].get("later"), None);
     }
 
     #[test]

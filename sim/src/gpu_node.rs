@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use muster_dra_driver::prepare::{
-    DeviceFacts, Disk, InUse, Inventory, Probe, Record, RecordState, Unit, Write,
+    DeviceFacts, Disk, InUse, Inventory, LiveSlices, Probe, Record, RecordState, SliceFacts,
+    SliceMode, Unit, Write,
 };
 
 use crate::{
     fixtures::{self, GPU_BYTES},
+    gpu_slices::GpuSlices,
     scenario::NodeShape,
 };
 
@@ -26,6 +28,8 @@ pub struct GpuNode {
     pub lock: Option<u64>,
     /// Living containers, by UID of their pod.
     pub containers: BTreeMap<String, Container>,
+    /// Slices of its GPUs.
+    pub slices: GpuSlices,
 }
 
 /// A living container.
@@ -49,23 +53,60 @@ impl GpuNode {
             cdi: BTreeMap::new(),
             lock: None,
             containers: BTreeMap::new(),
+            slices: GpuSlices::default(),
         }
     }
 
     /// Its GPUs as the driver enumerates them.
     pub fn inventory(&self) -> Inventory {
         (0..self.shape.gpus)
-            .map(|number| {
-                let facts = DeviceFacts {
+            .flat_map(|number| {
+                let whole = DeviceFacts {
                     unit: Unit::whole(fixtures::gpu_uuid(&self.shape.name, number)),
                     gpus_milli: 1_000,
                     memory_bytes: GPU_BYTES,
                     minor: u32::try_from(number).unwrap_or_default(),
                     silent: false,
+                    slice: None,
                 };
-                (fixtures::device_name(number), facts)
+                let name = fixtures::device_name(number);
+                let mut devices = self.slices_of(&name, &whole);
+                devices.push((name, whole));
+                devices
             })
             .collect()
+    }
+
+    /// All slices that a GPU can be cut into.
+    fn slices_of(&self, name: &str, whole: &DeviceFacts) -> Vec<(String, DeviceFacts)> {
+        let profiles = self.slices.profiles.iter();
+        let places = profiles.flat_map(|profile| {
+            let placements = profile.placements.iter();
+            placements.map(move |placement| (profile, *placement))
+        });
+        places
+            .map(|(profile, placement)| {
+                let facts = DeviceFacts {
+                    unit: Unit::slice(whole.unit.gpu.clone(), placement, profile.compute_slices),
+                    gpus_milli: GpuSlices::gpus_milli(profile),
+                    memory_bytes: i64::try_from(profile.memory_bytes).unwrap_or(i64::MAX),
+                    slice: Some(SliceFacts {
+                        profile: profile.clone(),
+                        placement,
+                        mode: SliceMode::Dynamic,
+                    }),
+                    ..whole.clone()
+                };
+                let kind = profile.name.replace('.', "");
+                (format!("{name}-mig-{kind}-{}", placement.start), facts)
+            })
+            .collect()
+    }
+
+    /// The slices of these GPUs, as NVML lists them.
+    pub fn live(&self, gpus: &[String]) -> LiveSlices {
+        let of = |gpu: &String| (gpu.clone(), Ok(self.slices.live(gpu)));
+        gpus.iter().map(of).collect()
     }
 
     /// One write to the disk.
@@ -103,12 +144,14 @@ impl GpuNode {
         self.lose_checkpoint();
         self.cdi.clear();
         self.containers.clear();
+        self.slices.reset();
         self.lock = None;
     }
 
     /// A machine comes up under this name, at that time.
     pub fn boot(&mut self, now: u64) {
         self.boot_id = format!("boot-{}-{now}", self.shape.name);
+        self.slices.reset();
     }
 
     /// What may have been prepared, as far as anything but the checkpoint tells.
@@ -138,7 +181,8 @@ impl GpuNode {
         user.map_or(InUse::No, |pod| InUse::Yes(format!("pod {pod}")))
     }
 
-    fn process_on(&self, units: &[Unit]) -> Option<&String> {
+    /// A pod whose process uses one of these Units.
+    pub fn process_on(&self, units: &[Unit]) -> Option<&String> {
         let uses = |container: &Container| {
             container.listed
                 && units

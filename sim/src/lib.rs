@@ -31,8 +31,10 @@
 //! [`conformance`] asks the engine's quota alone: it runs cases of Kueue's own tests from a file
 //! (`muster-sim conformance FILE`).
 //!
+//! Slices of GPUs are played on one node with its drivers ([`gpu_slices`], `tests/slices`); clusters here have whole GPUs.
+//!
 //! Not simulated: nodes that are lost for good, the taint `out-of-service` itself, slices that vanish with a kubelet, the
-//! extender, MIG, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
+//! extender, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
 //! counted, and after everything has healed nobody may have to, but for the cases that [`owners`] names.
 
 pub mod api_server;
@@ -45,6 +47,7 @@ pub mod drivers;
 pub mod faults;
 pub mod fixtures;
 pub mod gpu_node;
+pub mod gpu_slices;
 pub mod invariants;
 pub mod kubelet;
 pub mod listing;

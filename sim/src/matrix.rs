@@ -68,6 +68,8 @@ pub enum EffectKind {
     DriverAnswer,
     /// A driver publishes taints.
     DriverTaint,
+    /// A driver makes or removes slices. Clusters here have none: `tests/slices` plays them.
+    DriverSlices,
 }
 
 /// What goes wrong with it.
@@ -93,7 +95,7 @@ pub enum Mishap {
     StaleRead,
 }
 
-/// Every kind of effect.
+/// Every kind of effect that clusters of whole GPUs have.
 pub const EFFECTS: [EffectKind; 28] = [
     EffectKind::ReadObject,
     EffectKind::ReadAll,
@@ -188,7 +190,7 @@ impl EffectKind {
             | Self::DriverReadNodeDevices => &[Mishap::NotDone, Mishap::Refused],
             Self::DriverLook => &[Mishap::NotDone],
             // The disk answers always, and says no when it is full.
-            Self::DriverCommit => &[Mishap::Refused],
+            Self::DriverCommit | Self::DriverSlices => &[Mishap::Refused],
             // What happens inside a node, or is published again whenever it is found otherwise.
             Self::DriverLock
             | Self::DriverHear

@@ -4,21 +4,21 @@ use std::{collections::BTreeMap, path::Path};
 
 use super::{
     Failure,
-    nodes::{self, NVIDIA_MAJOR},
+    nodes::{Capabilities, MODESET, NVIDIA_MAJOR},
     spec::{Device, DeviceNode, Edits, Spec, VERSION},
 };
 
 /// Class of the devices: they exist for one claim.
 pub(super) const CLASS: &str = "claim";
 
-/// A GPU of a claim.
+/// A GPU of a claim, or a slice of one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimedGpu {
     /// Name of the device in its pool.
     pub device: String,
-    /// UUID.
+    /// UUID: of the slice, if it is one, else of the GPU. Containers find it by this.
     pub uuid: String,
-    /// Minor number.
+    /// Minor number of the GPU.
     pub minor: u32,
     /// The slice of it that the claim has; the whole GPU without.
     pub slice: Option<MigSlice>,
@@ -39,7 +39,7 @@ pub(super) fn spec(
     claim_uid: &str,
     gpus: &[ClaimedGpu],
     annotations: BTreeMap<String, String>,
-    common: Edits,
+    mut common: Edits,
     proc: &Path,
 ) -> Result<Spec, Failure> {
     let mut once: Vec<&ClaimedGpu> = Vec::new();
@@ -48,6 +48,9 @@ pub(super) fn spec(
             once.push(gpu);
         }
     }
+    if !once.is_empty() && once.iter().all(|gpu| gpu.slice.is_some()) {
+        common.device_nodes.retain(|node| node.path != MODESET);
+    }
     let uuids: Vec<&str> = once.iter().map(|gpu| gpu.uuid.as_str()).collect();
     let mut env = vec![
         format!("MUSTER_VISIBLE_GPUS={}", uuids.join(",")),
@@ -55,9 +58,10 @@ pub(super) fn spec(
         "NVIDIA_VISIBLE_DEVICES=void".to_owned(),
     ];
     env.extend(common.env);
+    let capabilities = Capabilities::new(proc);
     let devices: Result<Vec<_>, Failure> = once
         .into_iter()
-        .map(|gpu| device(claim_uid, gpu, proc))
+        .map(|gpu| device(claim_uid, gpu, &capabilities))
         .collect();
     Ok(Spec {
         cdi_version: VERSION.to_owned(),
@@ -70,7 +74,11 @@ pub(super) fn spec(
 
 /// Its variable is its own, so that a container with several claims, or with some requests of one, sees
 /// exactly what it got; `MUSTER_VISIBLE_GPUS` is the whole claim, and with several claims the last one.
-fn device(claim_uid: &str, gpu: &ClaimedGpu, proc: &Path) -> Result<Device, Failure> {
+fn device(
+    claim_uid: &str,
+    gpu: &ClaimedGpu,
+    capabilities: &Capabilities<'_>,
+) -> Result<Device, Failure> {
     let variable = gpu.device.to_ascii_uppercase().replace('-', "_");
     let mut device_nodes = vec![DeviceNode::character(
         format!("/dev/nvidia{}", gpu.minor),
@@ -78,7 +86,7 @@ fn device(claim_uid: &str, gpu: &ClaimedGpu, proc: &Path) -> Result<Device, Fail
         i64::from(gpu.minor),
     )];
     if let Some(slice) = gpu.slice {
-        device_nodes.extend(nodes::of_slice(proc, gpu.minor, slice)?);
+        device_nodes.extend(capabilities.of_slice(gpu.minor, slice)?);
     }
     Ok(Device {
         name: format!("{claim_uid}-{}", gpu.device),

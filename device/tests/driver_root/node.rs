@@ -160,6 +160,13 @@ impl Node {
         fs::write(directory.join("access"), text).unwrap();
     }
 
+    /// The kernel's list of capabilities that there may be.
+    pub(crate) fn capability_list(&self, text: &str) {
+        let directory = self.path("proc/driver/nvidia-caps");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("mig-minors"), text).unwrap();
+    }
+
     /// Why it is not given anything; nothing is written then.
     pub(crate) fn refusal(&self) -> String {
         let refusal = self.claim().unwrap_err().to_string();

@@ -1,5 +1,7 @@
 //! Slices of GPUs: the devices that stand for leave to use them.
 
+use muster_device::cdi::Spec;
+
 use crate::node::{DEVICES, Node};
 
 /// As the kernel writes it.
@@ -100,4 +102,64 @@ fn a_driver_without_capability_devices_is_a_refusal_that_names_them() {
     );
     // Nobody else is held up by it.
     node.claim().unwrap();
+}
+
+/// A slice drives no display.
+#[test]
+fn slices_come_with_what_computing_needs_and_a_whole_gpu_in_the_claim_with_the_rest() {
+    let common = |spec: &Spec| -> Vec<String> {
+        let nodes = spec.container_edits.device_nodes.iter();
+        nodes.map(|node| node.path.clone()).collect()
+    };
+    let node = node();
+    let spec = node.claim_of_slices(&[(1, 0), (9, 2)]).unwrap();
+    let computing = ["/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"];
+    assert_eq!(common(&spec), computing);
+    let whole = node.claim().unwrap();
+    assert!(common(&whole).contains(&"/dev/nvidia-modeset".to_owned()));
+}
+
+#[test]
+fn the_variables_of_a_slice_have_its_own_uuid() {
+    let spec = node().claim_of_slices(&[(1, 0)]).unwrap();
+    let [device] = spec.devices.as_slice() else {
+        panic!("{:?}", spec.devices)
+    };
+    assert_eq!(device.container_edits.env, ["MUSTER_GPU_3_MIG_1_0=MIG-1-0"]);
+    let visible = "MUSTER_VISIBLE_GPUS=MIG-1-0".to_owned();
+    assert!(spec.container_edits.env.contains(&visible));
+}
+
+/// As `/proc/driver/nvidia-caps/mig-minors` lists them: all that there may be.
+const MINORS: &str =
+    "config 1\nmonitor 2\ngpu3/gi1/access 12\ngpu3/gi1/ci0/access 13\ngpu4/gi1/access 212\n";
+
+#[test]
+fn where_no_capabilities_are_described_the_kernel_s_list_has_their_numbers() {
+    let node = Node::with_libraries("usr/lib64");
+    node.capability_list(MINORS);
+    let spec = node.claim_of_slices(&[(1, 0)]).unwrap();
+    let minors: Vec<i64> = spec
+        .devices
+        .iter()
+        .flat_map(|device| device.container_edits.device_nodes.iter())
+        .map(|node| node.minor)
+        .collect();
+    assert_eq!(minors, [3, 12, 13]);
+    let refusal = node.claim_of_slices(&[(1, 1)]).unwrap_err().to_string();
+    assert!(
+        refusal.contains("mig-minors: it lists no gpu3/gi1/ci1/access"),
+        "{refusal}"
+    );
+    // Where they are described, one that is not does not exist, whatever may be.
+    node.capability("gi9", &access(84));
+    let refusal = node.claim_of_slices(&[(1, 0)]).unwrap_err().to_string();
+    assert!(refusal.contains("gpu3/mig/gi1/access"), "{refusal}");
+}
+
+#[test]
+fn without_description_or_list_the_list_is_missed() {
+    let node = Node::with_libraries("usr/lib64");
+    let refusal = node.claim_of_slices(&[(1, 0)]).unwrap_err().to_string();
+    assert!(refusal.contains("nvidia-caps/mig-minors"), "{refusal}");
 }

@@ -2,6 +2,7 @@
 
 pub mod calls;
 pub mod health;
+pub mod liveness;
 pub mod pod_resources;
 pub mod registration;
 pub mod serve;

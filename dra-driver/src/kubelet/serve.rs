@@ -22,6 +22,7 @@ use tonic::transport::{Server, server::Router};
 use super::{
     calls::Calls,
     health::Health,
+    liveness,
     registration::{Registrar, SOCKET_NAME},
     sockets::{self, Socket},
 };
@@ -52,7 +53,9 @@ pub async fn spawn(
         .to_str()
         .with_context(|| format!("--plugin-dir {} is not UTF-8", paths.plugin_dir.display()))?
         .to_owned();
-    let calls = Calls { driver };
+    let calls = Calls {
+        driver: driver.clone(),
+    };
     let (socket, listener) = sockets::bind(&dra_path).await?;
     let router = Server::builder()
         .add_service(DraPluginServer::new(calls.clone()))
@@ -69,6 +72,11 @@ pub async fn spawn(
     let (socket, listener) = sockets::bind(&path).await?;
     let router = Server::builder().add_service(RegistrationServer::new(registrar));
     serve("registration socket", router, socket, listener, shutdown);
+    let sockets = liveness::Sockets {
+        registration: path,
+        dra: dra_path,
+    };
+    liveness::spawn(sockets, driver, shutdown);
     Ok(())
 }
 

@@ -124,6 +124,7 @@ impl Instance {
                     claim: wanted
                         .claim
                         .map(|claim| Box::new(read_claim(api, &claim, mishap))),
+                    live: node.live(&wanted.list_slices),
                 };
                 self.tell(now, Input::Locked(ticket, locked));
             }
@@ -155,6 +156,14 @@ impl Instance {
             }
             Operation::Answer(call, answer) => return Left::Answer(call, answer),
             Operation::Taint(devices) => taint(api, &name, &devices),
+            Operation::Make(mut making) => match making.step(node, mishap) {
+                Some(input) => self.tell(now, input),
+                None => self.operations.push(Operation::Make(making)),
+            },
+            Operation::Remove(mut removing) => match removing.step(node, mishap) {
+                Some(input) => self.tell(now, input),
+                None => self.operations.push(Operation::Remove(removing)),
+            },
         }
         Left::Nothing
     }

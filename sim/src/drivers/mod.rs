@@ -5,6 +5,7 @@
 
 mod instance;
 mod operation;
+mod slices;
 mod upkeep;
 
 use std::collections::BTreeSet;
@@ -136,6 +137,11 @@ impl Drivers {
         if node.lock == Some(instance.id) {
             node.lock = None;
         }
+        for operation in &instance.operations {
+            if let Some((_, Some(lock))) = operation.gpu_lock() {
+                node.slices.unlock(lock);
+            }
+        }
         self.late.extend(
             instance
                 .operations
@@ -175,7 +181,9 @@ impl Drivers {
                 steps.push(Step::Tick(instance.id));
             }
             for (number, operation) in instance.operations.iter().enumerate() {
-                let blocked = matches!(operation, Operation::Lock { .. }) && node.lock.is_some();
+                let is_locked = |(gpu, lock): (&str, _)| node.slices.is_locked(gpu, lock);
+                let blocked = matches!(operation, Operation::Lock { .. }) && node.lock.is_some()
+                    || operation.gpu_lock().is_some_and(is_locked);
                 if !blocked {
                     steps.push(Step::Operate(instance.id, number));
                 }

@@ -7,6 +7,8 @@ use muster_dra_driver::prepare::{
     Answer, CallId, ClaimRef, DiskFailure, Effect, Probe, StatusOutcome, Ticket, Write,
 };
 
+use super::slices::{Making, Removing};
+
 use crate::{
     api_server::{ApiServer, Failure, Precondition, Stored},
     matrix::EffectKind,
@@ -23,6 +25,7 @@ pub struct StatusWrite {
 /// What is read of the API server while the lock is held.
 #[derive(Clone, Debug)]
 pub(super) struct UnderLock {
+    pub(super) list_slices: Vec<String>,
     pub(super) node_devices: bool,
     pub(super) claim: Option<ClaimRef>,
 }
@@ -52,6 +55,8 @@ pub(super) enum Operation {
     WriteStatus(StatusWrite),
     Answer(CallId, Answer),
     Taint(BTreeSet<String>),
+    Make(Making),
+    Remove(Removing),
 }
 
 /// What an operation is, as far as scripts tell them apart.
@@ -97,10 +102,12 @@ impl From<Effect> for Operation {
                 probe,
                 read_node_devices,
                 read_claim,
+                list_slices,
             } => Self::Lock {
                 ticket,
                 probe,
                 read: UnderLock {
+                    list_slices,
                     node_devices: read_node_devices,
                     claim: read_claim,
                 },
@@ -123,6 +130,16 @@ impl From<Effect> for Operation {
             }),
             Effect::Answer(call, answer) => Self::Answer(call, answer),
             Effect::TaintHeld(devices) => Self::Taint(devices),
+            Effect::MakeSlices {
+                call,
+                fence,
+                slices,
+            } => Self::Make(Making::new(call, fence, slices)),
+            Effect::RemoveSlices {
+                removal,
+                fence,
+                slices,
+            } => Self::Remove(Removing::new(removal, fence, slices)),
         }
     }
 }
@@ -156,6 +173,7 @@ impl Operation {
             Self::WriteStatus(_) => EffectKind::DriverWriteStatus,
             Self::Answer(..) => EffectKind::DriverAnswer,
             Self::Taint(_) => EffectKind::DriverTaint,
+            Self::Make(_) | Self::Remove(_) => EffectKind::DriverSlices,
         }
     }
 
@@ -165,7 +183,18 @@ impl Operation {
         match self {
             Self::Look { read, .. } => read.node_devices || read.claim.is_some(),
             Self::Commit { writes, .. } => !writes.is_empty(),
+            Self::Make(making) => making.gpu().is_some(),
+            Self::Remove(removing) => removing.gpu().is_some(),
             _ => true,
+        }
+    }
+
+    /// The GPU whose lock it needs, and the lock that it holds.
+    pub(super) fn gpu_lock(&self) -> Option<(&str, Option<u64>)> {
+        match self {
+            Self::Make(making) => Some((making.gpu()?, making.lock)),
+            Self::Remove(removing) => Some((removing.gpu()?, removing.lock)),
+            _ => None,
         }
     }
 
@@ -222,6 +251,8 @@ impl Operation {
             Self::Answer(_, Answer::Unprepared) => "answers: unprepared".to_owned(),
             Self::Answer(_, Answer::Refused(refusal)) => format!("answers: {refusal}"),
             Self::Taint(devices) => format!("taints {devices:?}"),
+            Self::Make(making) => format!("makes {making:?}"),
+            Self::Remove(removing) => format!("removes {removing:?}"),
         }
     }
 }

@@ -11,7 +11,10 @@ use std::{
 use kube::Client;
 use muster_dra_driver::{
     kubernetes::Kubernetes,
-    prepare::{Answer, CallId, ClaimRef, Config, Effect, Input, Locked, Machine, Milliseconds},
+    prepare::{
+        Answer, CallId, ClaimRef, Config, Effect, Input, Locked, Machine, Milliseconds,
+        SliceFailure,
+    },
 };
 use muster_sim::gpu_node::{Container, GpuNode};
 use tokio::sync::mpsc::UnboundedSender;
@@ -166,12 +169,14 @@ impl FakeDriver {
                 probe,
                 read_node_devices,
                 read_claim,
+                list_slices,
             } => {
                 let mut locked = Locked {
                     disk: Ok(self.hardware.disk.clone()),
                     in_use: probe.map(|probe| self.hardware.probe(&probe)),
                     node_devices: None,
                     claim: None,
+                    live: self.hardware.live(&list_slices),
                 };
                 if read_node_devices || read_claim.is_some() {
                     tokio::spawn(async move {
@@ -217,6 +222,17 @@ impl FakeDriver {
                         .await;
                     let _ = inbox.send(Message::Input(Input::StatusWritten(outcome)));
                 });
+            }
+            // Its GPUs cannot be cut, and it publishes no slices.
+            Effect::MakeSlices { call, .. } => {
+                let failure = SliceFailure {
+                    reason: None,
+                    message: "the GPUs of this node cannot be cut".to_owned(),
+                };
+                inputs.push_back(Input::SlicesMade(call, Err(failure)));
+            }
+            Effect::RemoveSlices { removal, .. } => {
+                inputs.push_back(Input::SlicesRemoved(removal, Ok(())));
             }
             Effect::Answer(call, answer) => answers.push(Answered { call, answer }),
             Effect::TaintHeld(devices) => {

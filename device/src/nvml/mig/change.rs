@@ -174,17 +174,17 @@ fn undo(
     keeps_gpu_instance: bool,
     cause: BackendError,
 ) -> BackendError {
-    // Without the GPU, or its driver, there are no slices.
-    if matches!(cause, BackendError::Gone(_) | BackendError::Unavailable(_)) {
-        return cause;
-    }
     let is_it = |found: &Found| is_such(found, profile, at);
-    match remove(card, gpu, is_it, keeps_gpu_instance) {
-        Ok(()) => cause,
-        Err(error) => BackendError::Failed(format!(
-            "{cause}; and the GPU instance at memory slice {} is still there: {error}",
+    let made = found(card).map_err(refusal(gpu, "what was made"));
+    let removed = made.and_then(|made| remove(card, gpu, &made, is_it, keeps_gpu_instance));
+    // Without the GPU, or its driver, there are no slices.
+    let nothing_is_left = matches!(cause, BackendError::Gone(_) | BackendError::Unavailable(_));
+    match removed {
+        Err(error) if !nothing_is_left => BackendError::Failed(format!(
+            "{cause}; and the GPU instance at memory slice {} may still be there: {error}",
             at.start
         )),
+        _ => cause,
     }
 }
 
@@ -205,17 +205,18 @@ pub(super) fn destroy(
              many (nvidia-smi mig -dci)"
         )));
     }
-    remove(card, gpu, is_it, false)
+    remove(card, gpu, &before, is_it, false)
 }
 
-/// Destroys the compute instances of a GPU instance, and itself unless it is kept. What is half destroyed is finished by the next try.
+/// Destroys the compute instances of a GPU instance, and itself unless it is kept, if it is among those there are. What is half
+/// destroyed is finished by the next try.
 fn remove(
     card: &Card<'_>,
     gpu: &str,
+    before: &[Found],
     is_it: impl Fn(&Found) -> bool,
     keeps_gpu_instance: bool,
 ) -> Result<(), BackendError> {
-    let before = found(card).map_err(refusal(gpu, "what is there before"))?;
     let Some(one) = before.iter().find(|found| is_it(found)) else {
         return Ok(());
     };

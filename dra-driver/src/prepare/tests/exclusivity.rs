@@ -57,9 +57,9 @@ fn a_device_of_which_nothing_can_be_told_is_refused_with_that_reason_and_prepare
 
 #[test]
 fn a_slice_and_its_gpu_collide_and_two_slices_do_not() {
-    let slice = |start, end| Unit {
-        gpu: "GPU-0".to_owned(),
-        slices: Slices { start, end },
+    let slice = |start: u32, end: u32| {
+        let size = end - start;
+        Unit::slice("GPU-0", Placement { start, size }, 1)
     };
     let whole = Unit::whole("GPU-0");
     for (one, other, overlap) in [

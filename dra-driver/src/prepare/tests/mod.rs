@@ -9,6 +9,7 @@ mod orphans;
 mod permits;
 mod preparing;
 mod restart;
+mod slices;
 mod unprepare;
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -41,6 +42,7 @@ fn inventory() -> Inventory {
                 memory_bytes: 80,
                 minor: index,
                 silent: false,
+                slice: None,
             };
             (format!("gpu-{index}"), facts)
         })

@@ -24,6 +24,16 @@ pub(super) struct Node {
     pub(super) claims_answer: bool,
     pub(super) claims: BTreeMap<String, Claim>,
     pub(super) in_use: InUse,
+    /// What the GPUs are and can be cut into.
+    pub(super) inventory: Inventory,
+    /// Slices that are there, by UUID of their GPU.
+    pub(super) live: BTreeMap<String, Vec<MigInstance>>,
+    /// How many slices are made until one fails.
+    pub(super) making_fails_after: Option<usize>,
+    /// Why no slice is removed.
+    pub(super) removing_fails: Option<String>,
+    /// Number of the next instance.
+    pub(super) next_instance: u32,
     pub(super) gathered: Vec<Record>,
     /// How many writes succeed until one fails.
     pub(super) disk_fails_after: Option<usize>,
@@ -67,6 +77,11 @@ impl Node {
             claims_answer: true,
             claims: BTreeMap::new(),
             in_use: InUse::No,
+            inventory: inventory(),
+            live: BTreeMap::new(),
+            making_fails_after: None,
+            removing_fails: None,
+            next_instance: 1,
             gathered: Vec::new(),
             disk_fails_after: None,
             answers: BTreeMap::new(),
@@ -108,7 +123,7 @@ impl Node {
     fn start(&mut self, config: Config, seen: Option<NodeDevices>) {
         let instance = self.machines.len();
         self.machines.push(Machine::new(config));
-        self.begin(instance, Input::Inventory(inventory()));
+        self.begin(instance, Input::Inventory(self.inventory.clone()));
         self.settle();
         self.begin(instance, Input::Observed(seen.map(Arc::new)));
         self.settle();
@@ -246,6 +261,7 @@ impl Node {
                 probe,
                 read_node_devices,
                 read_claim,
+                list_slices,
             } => {
                 self.lock = Some(Holder::Instance(instance));
                 if let Some(claim) = &read_claim {
@@ -256,6 +272,13 @@ impl Node {
                     in_use: probe.map(|_| self.in_use.clone()),
                     node_devices: read_node_devices.then(|| self.read()),
                     claim: read_claim.map(|claim| Box::new(self.read_claim(&claim))),
+                    live: list_slices
+                        .into_iter()
+                        .map(|gpu| {
+                            let live = self.live.get(&gpu).cloned().unwrap_or_default();
+                            (gpu, Ok(live))
+                        })
+                        .collect(),
                 };
                 self.begin(instance, Input::Locked(ticket, locked));
             }
@@ -293,7 +316,95 @@ impl Node {
                 );
             }
             Effect::TaintHeld(devices) => self.held = devices,
+            Effect::MakeSlices {
+                call,
+                fence,
+                slices,
+            } => {
+                let made = slices
+                    .iter()
+                    .map(|order| self.make(&fence, order))
+                    .collect();
+                self.begin(instance, Input::SlicesMade(call, made));
+            }
+            Effect::RemoveSlices {
+                removal,
+                fence,
+                slices,
+            } => {
+                let removed = slices
+                    .iter()
+                    .try_for_each(|slice| self.remove(&fence, slice));
+                self.begin(instance, Input::SlicesRemoved(removal, removed));
+            }
         }
+    }
+
+    fn make(&mut self, fence: &Fence, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
+        let failure = |message: String| SliceFailure {
+            reason: None,
+            message,
+        };
+        if !Record::lets_make(self.disk.records.get(&fence.claim), fence) {
+            return Err(failure("the record does not allow it".to_owned()));
+        }
+        if let Some(left) = &mut self.making_fails_after {
+            let Some(fewer) = left.checked_sub(1) else {
+                self.making_fails_after = None;
+                return Err(failure("NVML: unknown error".to_owned()));
+            };
+            *left = fewer;
+        }
+        let live = self.live.entry(order.gpu.clone()).or_default();
+        match order.lying(live) {
+            Lying::Same(instance) => {
+                return MadeSlice::of(instance)
+                    .ok_or_else(|| failure("it is not whole".to_owned()));
+            }
+            Lying::Other(_) => return Err(failure("insufficient resources".to_owned())),
+            Lying::Nothing => {}
+        }
+        let number = self.next_instance;
+        self.next_instance += 1;
+        let instance = MigInstance {
+            placement: order.placement,
+            gpu_instance: number,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile: order.profile.gpu_instance_profile,
+            uuid: Some(format!("MIG-{number}")),
+        };
+        self.log
+            .push(format!("{} made at {}", fence.claim, order.placement.start));
+        let made = MadeSlice::of(&instance);
+        live.push(instance);
+        made.ok_or_else(|| failure("it is not whole".to_owned()))
+    }
+
+    fn remove(&mut self, fence: &Fence, slice: &PlacedSlice) -> Result<(), SliceFailure> {
+        if !Record::lets_remove(self.disk.records.get(&fence.claim), fence) {
+            return Ok(());
+        }
+        if let Some(message) = self.removing_fails.clone() {
+            let reason = Some(Reason::DeviceHeld);
+            return Err(SliceFailure { reason, message });
+        }
+        let live = self.live.entry(slice.gpu.clone()).or_default();
+        let Some(found) = slice.find(live).cloned() else {
+            return Ok(());
+        };
+        live.retain(|instance| *instance != found);
+        self.log.push(format!(
+            "{} removed at {}",
+            fence.claim, slice.placement.start
+        ));
+        Ok(())
+    }
+
+    /// Slices that are there, by the first memory slice of each.
+    pub(super) fn starts(&self) -> Vec<u32> {
+        let live = self.live.values().flatten();
+        live.map(|instance| instance.placement.start).collect()
     }
 
     fn load(&self) -> Result<Disk, DiskFailure> {
