@@ -205,7 +205,7 @@ fn instances(backend: &Backend, listed: &Listed) -> BTreeMap<String, Vec<MigInst
                 found.insert(uuid.clone(), slices);
             }
             Err(error) => {
-                tracing::warn!(gpu = uuid, %error, "the slices of a GPU cannot be listed")
+                tracing::warn!(gpu = uuid, %error, "the slices of a GPU cannot be listed");
             }
         }
     }

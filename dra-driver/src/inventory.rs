@@ -284,12 +284,13 @@ impl KnownGpus {
         foreign: impl Fn(&str, Placement) -> bool,
     ) -> Self {
         for known in &mut self.gpus {
-            if let Some(instances) = seen.get(&known.gpu.uuid) {
-                known.instances.clone_from(instances);
-                known
-                    .instances
-                    .sort_by_key(|instance| (instance.placement, instance.gpu_instance));
-            }
+            let Some(instances) = seen.get(&known.gpu.uuid) else {
+                continue;
+            };
+            known.instances.clone_from(instances);
+            known
+                .instances
+                .sort_by_key(|instance| (instance.placement, instance.gpu_instance));
             let uuid = &known.gpu.uuid;
             let placements = known.instances.iter().map(|instance| instance.placement);
             known.foreign = placements
@@ -497,7 +498,10 @@ pub(crate) mod fixtures {
 mod tests {
     use muster_device::{BackendError, ListedGpu};
 
-    use super::{fixtures::gpu, *};
+    use super::{
+        fixtures::{a30, gpu, h100},
+        *,
+    };
 
     fn listed(gpus: &[Gpu]) -> Listed {
         let answered = |gpu: &Gpu| ListedGpu {
@@ -623,5 +627,89 @@ mod tests {
         let after = gone.after("boot", &look);
         assert_eq!(names(&after)[1], ("b".to_owned(), 1, true));
         assert!(silent(&after).is_empty());
+    }
+
+    #[test]
+    fn a_slice_counts_the_larger_of_its_shares_of_memory_and_compute() {
+        let mig = h100(true);
+        let milli = |name: &str| gpus_milli(&mig, mig.profile(name).unwrap());
+        for (name, expected) in [
+            ("1g.10gb", 142),
+            ("1g.10gb+me", 142),
+            ("1g.20gb", 250),
+            ("2g.20gb", 285),
+            ("3g.40gb", 500),
+            ("4g.40gb", 571),
+            ("7g.80gb", 1_000),
+        ] {
+            assert_eq!(milli(name), expected, "{name}");
+        }
+        let a30 = a30(true);
+        let milli: Vec<i64> = a30.profiles.iter().map(|it| gpus_milli(&a30, it)).collect();
+        assert_eq!(milli, [1_000, 500, 500, 250, 250]);
+    }
+
+    fn cut() -> KnownGpus {
+        let mut gpu = gpu("a", 0, "1");
+        gpu.mig = Some(h100(true));
+        let instance = MigInstance {
+            placement: Placement { start: 4, size: 4 },
+            gpu_instance: 7,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile: 9,
+            uuid: Some("MIG-7".to_owned()),
+        };
+        let seen = BTreeMap::from([("a".to_owned(), vec![instance])]);
+        KnownGpus::default()
+            .after("boot", &listed(&[gpu]))
+            .with_instances(&seen, |_, _| true)
+    }
+
+    #[test]
+    fn the_inventory_has_the_gpu_and_every_legal_slice_each_with_its_hardware() {
+        let inventory = cut().inventory(SliceMode::Static);
+        assert_eq!(inventory.len(), 26);
+        let whole = &inventory["gpu-0"];
+        assert!(whole.slice.is_none());
+        assert!(inventory.values().all(|it| whole.unit.overlaps(&it.unit)));
+        let (left, right) = (
+            &inventory["gpu-0-mig-3g40gb-0"],
+            &inventory["gpu-0-mig-3g40gb-4"],
+        );
+        assert!(!left.unit.overlaps(&right.unit));
+        let small = &inventory["gpu-0-mig-1g10gb-4"];
+        assert!(right.unit.overlaps(&small.unit) && !left.unit.overlaps(&small.unit));
+        let slice = right.slice.as_ref().unwrap();
+        assert_eq!((slice.placement.start, slice.mode), (4, SliceMode::Static));
+        assert_eq!((right.gpus_milli, right.memory_bytes), (500, 40_448 << 20));
+    }
+
+    #[test]
+    fn what_a_gpu_can_be_cut_into_outlives_a_boot_and_its_slices_do_not() {
+        let known = cut();
+        assert_eq!(known.gpus[0].placement(7).map(|it| it.start), Some(4));
+        assert_eq!(known.gpus[0].placement(8), None);
+        assert_eq!(known.gpus[0].existing().count(), 1);
+        // A driver that tells nothing while the mode is off.
+        let mut silent = gpu("a", 0, "1");
+        silent.mig = Some(MigFacts::default());
+        for (boot_id, slices) in [("boot", 1), ("next", 0)] {
+            let after = known.after(boot_id, &listed(&[silent.clone()]));
+            assert_eq!(after.gpus[0].instances.len(), slices, "{boot_id}");
+            assert_eq!(after.gpus[0].foreign.len(), slices, "{boot_id}");
+            assert_eq!(after.inventory(SliceMode::Dynamic).len(), 26, "{boot_id}");
+            // Of a GPU that cannot tell now nothing changes.
+            let same = after.clone().with_instances(&BTreeMap::new(), |_, _| false);
+            assert_eq!(same, after);
+        }
+        let text = serde_json::to_string(&known).unwrap();
+        assert_eq!(serde_json::from_str::<KnownGpus>(&text).unwrap(), known);
+        // As an earlier version wrote it.
+        let old = serde_json::to_string(&three()).unwrap();
+        assert!(
+            !old.contains("instances") && !old.contains("foreign"),
+            "{old}"
+        );
     }
 }
