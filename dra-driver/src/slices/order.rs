@@ -54,7 +54,12 @@ fn ranked<'a>(known: &'a KnownGpus, policy: &Policy) -> Vec<(&'a KnownGpu, Rank)
     let own: Vec<&KnownGpu> = known
         .gpus
         .iter()
-        .filter(|gpu| !matches!(Offering::of(gpu, policy), Offering::Whole))
+        .filter(|gpu| match Offering::of(gpu, policy) {
+            Offering::Whole => false,
+            // Without a slice it has nothing to show.
+            Offering::Existing => gpu.existing().next().is_some(),
+            Offering::Every { .. } => true,
+        })
         .collect();
     let cut: Vec<&KnownGpu> = own
         .iter()
@@ -285,6 +290,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_without_slices_has_no_place_and_moves_nobody() {
+        let mut known = board(&[5]);
+        known.gpus[2].gpu.mig = Some(h100(true));
+        let policy = Policy::default();
+        let standing = arranged(&known, &policy, &[]);
+        assert_eq!(numbers(&standing), [5]);
+        assert_eq!(next_move(&known, &policy, &standing), None);
     }
 
     #[test]
