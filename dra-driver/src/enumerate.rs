@@ -19,7 +19,7 @@ use crate::{
     kubelet::health::NvmlReport,
     metrics::DriverMetrics,
     mig::Policy,
-    prepare::{Disk, Input, Inventory},
+    prepare::{Disk, Input, Inventory, SliceMode},
     store::{self, Store},
 };
 
@@ -43,6 +43,8 @@ pub struct Enumerator {
     pub driver: Handle,
     /// What the administrator says about this node; nothing is prepared before that is known.
     pub policy: watch::Receiver<Option<Policy>>,
+    /// Receives the UUIDs of the GPUs whose MIG mode is switched as claims need it.
+    pub switchable: watch::Sender<BTreeSet<String>>,
     /// Holds while NVML answers.
     pub listed: Condition,
     /// What is counted.
@@ -62,13 +64,22 @@ pub struct Results {
 pub fn spawn(enumerator: Enumerator, shutdown: &Shutdown) -> Results {
     let (gpus_sender, gpus) = watch::channel(None);
     let (report_sender, report) = watch::channel(NvmlReport::default());
-    let telling = tell_inventory(
-        gpus.clone(),
-        enumerator.policy.clone(),
-        enumerator.driver.clone(),
-    );
+    let teller = Teller {
+        gpus: gpus.clone(),
+        policy: enumerator.policy,
+        switchable: enumerator.switchable,
+        driver: enumerator.driver,
+    };
+    let telling = teller.run();
+    let looker = Looker {
+        backend: enumerator.backend,
+        store: enumerator.store,
+        boot_id: enumerator.boot_id,
+        listed: enumerator.listed,
+        metrics: enumerator.metrics,
+    };
     shutdown.spawn_until_stopped("tell what may be held", telling);
-    let looking = enumerator.run(gpus_sender, report_sender);
+    let looking = looker.run(gpus_sender, report_sender);
     shutdown.spawn_until_stopped("look at the GPUs", looking);
     Results { gpus, report }
 }
@@ -86,7 +97,16 @@ struct Looked {
     unaccounted: Unaccounted,
 }
 
-impl Enumerator {
+/// Looks at the hardware.
+struct Looker {
+    backend: Arc<Backend>,
+    store: Store,
+    boot_id: String,
+    listed: Condition,
+    metrics: DriverMetrics,
+}
+
+impl Looker {
     async fn run(self, gpus: watch::Sender<Option<KnownGpus>>, report: watch::Sender<NvmlReport>) {
         let mut told = Told::default();
         let mut unaccounted = Unaccounted::new();
@@ -230,29 +250,45 @@ fn unaccounted(
         .collect()
 }
 
-/// Tells the driver what may be held, once it is known who makes slices on this node, and whenever that or the hardware changes.
-async fn tell_inventory(
-    mut gpus: watch::Receiver<Option<KnownGpus>>,
-    mut policy: watch::Receiver<Option<Policy>>,
+/// Tells what may be held, and which GPUs may be switched for it, once it is known who makes slices on this node, and whenever that or
+/// the hardware changes.
+struct Teller {
+    gpus: watch::Receiver<Option<KnownGpus>>,
+    policy: watch::Receiver<Option<Policy>>,
+    switchable: watch::Sender<BTreeSet<String>>,
     driver: Handle,
-) {
-    let mut told: Option<Inventory> = None;
-    loop {
-        let known = gpus.borrow_and_update().clone();
-        let mode = policy.borrow_and_update().as_ref().map(Policy::slice_mode);
-        if let (Some(known), Some(mode)) = (known, mode) {
-            let inventory = known.inventory(mode);
-            if told.as_ref() != Some(&inventory) {
-                driver.tell(Input::Inventory(inventory.clone()));
-                told = Some(inventory);
+}
+
+impl Teller {
+    async fn run(mut self) {
+        let mut told: Option<Inventory> = None;
+        loop {
+            let known = self.gpus.borrow_and_update().clone();
+            let policy = self.policy.borrow_and_update().clone();
+            if let (Some(known), Some(policy)) = (known, policy) {
+                // First, so that nobody is given a GPU before it is known that its mode may be switched.
+                self.switchable.send_replace(switchable(&known, &policy));
+                let inventory = known.inventory(policy.slice_mode());
+                if told.as_ref() != Some(&inventory) {
+                    self.driver.tell(Input::Inventory(inventory.clone()));
+                    told = Some(inventory);
+                }
+            }
+            tokio::select! {
+                Ok(()) = self.gpus.changed() => {}
+                Ok(()) = self.policy.changed() => {}
+                else => return,
             }
         }
-        tokio::select! {
-            Ok(()) = gpus.changed() => {}
-            Ok(()) = policy.changed() => {}
-            else => return,
-        }
     }
+}
+
+/// UUIDs of the GPUs whose MIG mode is switched as claims need it: where slices are made for them, and that may be done.
+fn switchable(known: &KnownGpus, policy: &Policy) -> BTreeSet<String> {
+    let makes_slices = policy.slice_mode() == SliceMode::Dynamic;
+    let gpus = known.gpus.iter().filter(|_| makes_slices);
+    let gpus = gpus.filter(|known| policy.may_toggle(known));
+    gpus.map(|known| known.gpu.uuid.clone()).collect()
 }
 
 /// What was logged last, so that each change is logged once.

@@ -23,6 +23,7 @@ pub mod hook_program;
 pub mod inventory;
 pub mod kubelet;
 pub mod kubernetes;
+pub mod leftover_slices;
 pub mod metrics;
 pub mod mig;
 pub mod orphans;

@@ -1,4 +1,5 @@
-//! Looks for records that the kubelet has forgotten ([`crate::prepare::Orphan`] says which those are).
+//! Looks for records that the kubelet has forgotten ([`crate::prepare::Orphan`] says which those are), and for slices that nothing
+//! tells of ([`crate::leftover_slices`]).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,6 +11,7 @@ use muster_serve::Shutdown;
 use crate::{
     driver::Handle,
     kubernetes::Kubernetes,
+    leftover_slices::LeftoverSlices,
     prepare::{Input, Orphan, Read, Record},
     store::Store,
 };
@@ -18,12 +20,20 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_mins(5);
 
 /// Starts to look, until shutdown.
-pub fn spawn(store: Store, kubernetes: Kubernetes, driver: Handle, shutdown: &Shutdown) {
-    shutdown.spawn_until_stopped("search for orphaned claims", run(store, kubernetes, driver));
+pub fn spawn(
+    store: Store,
+    kubernetes: Kubernetes,
+    slices: LeftoverSlices,
+    driver: Handle,
+    shutdown: &Shutdown,
+) {
+    let search = run(store, kubernetes, slices, driver);
+    shutdown.spawn_until_stopped("search for orphaned claims", search);
 }
 
-async fn run(store: Store, kubernetes: Kubernetes, driver: Handle) {
+async fn run(store: Store, kubernetes: Kubernetes, slices: LeftoverSlices, driver: Handle) {
     let mut seen_before = BTreeSet::new();
+    let mut left_before = BTreeSet::new();
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
         let seen = look(&store, &kubernetes).await;
@@ -33,6 +43,11 @@ async fn run(store: Store, kubernetes: Kubernetes, driver: Handle) {
             driver.tell(Input::Orphaned(orphans));
         }
         seen_before = seen;
+        let left = slices.look().await;
+        slices
+            .remove(left.intersection(&left_before).cloned().collect())
+            .await;
+        left_before = left;
     }
 }
 

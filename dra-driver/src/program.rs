@@ -29,6 +29,7 @@ use crate::{
     hardware::Hardware,
     kubelet::{health::Health, serve},
     kubernetes::Kubernetes,
+    leftover_slices::LeftoverSlices,
     metrics::DriverMetrics,
     mig::{
         self,
@@ -277,10 +278,13 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let shutdown = &program.shutdown;
 
     let (held_sender, held) = value::channel(BTreeSet::new());
+    let prober = Prober::new(backend.clone(), args.cgroup_dir.clone());
+    let (switchable_sender, switchable) = value::channel(BTreeSet::new());
+    let hardware = Hardware::new(backend.clone()).with_switchable(switchable);
     let world = World {
         store: store.clone(),
-        prober: Prober::new(backend.clone(), args.cgroup_dir.clone()),
-        hardware: Hardware::new(backend.clone()),
+        prober: prober.clone(),
+        hardware: hardware.clone(),
         kubernetes: kubernetes.clone(),
     };
     let driver = Driver::new(
@@ -301,6 +305,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
             boot_id,
             driver: handle.clone(),
             policy: policy.clone(),
+            switchable: switchable_sender,
             listed: conditions.nvml,
             metrics: metrics.clone(),
         },
@@ -335,6 +340,12 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     };
     apply::spawn(layouts, shutdown);
 
+    let slices = LeftoverSlices {
+        store: store.clone(),
+        prober,
+        hardware,
+        gpus: enumerated.gpus.clone(),
+    };
     let managed = ManagedPods::new(args.extended_resources.listed())?;
     let remembered = Remembered::load(&store);
     let (tainted_sender, bypassed) = value::channel(remembered.tainted());
@@ -392,7 +403,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         (handle.clone(), node_devices_sender),
         program,
     );
-    orphans::spawn(store, kubernetes, handle, shutdown);
+    orphans::spawn(store, kubernetes, slices, handle, shutdown);
     Ok(())
 }
 

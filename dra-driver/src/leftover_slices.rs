@@ -1,0 +1,257 @@
+//! Slices that this driver made and that nothing on disk tells of any more.
+//!
+//! That takes the loss of a record and of its CDI file. Without a CDI file no container starts with such a slice, and a Prepare refuses its
+//! place, because nobody knows whose it is: it would be lost until a reboot. So it is removed if
+//!
+//! * its UUID is one that was made in this boot: an administrator's slice never is;
+//! * no record and no CDI file has any of its memory, and the records are not lost at the moment (then they are rebuilt first);
+//! * no process uses it;
+//!
+//! in two looks, minutes apart, and once more under the lock: while it is held nobody records an intent, and every intent that was
+//! recorded is seen. A GPU that somebody is just changing is left to the next look.
+//!
+//! What else lies there that no claim of ours accounts for the inventory tells.
+
+use std::collections::BTreeSet;
+
+use muster_device::MigInstance;
+use tokio::sync::watch;
+
+use crate::{
+    hardware::Hardware,
+    inventory::KnownGpus,
+    prepare::{Disk, InUse, PlacedSlice, Record, Unit},
+    probe::Prober,
+    store::Store,
+};
+
+/// What looking needs. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LeftoverSlices {
+    /// The checkpoint.
+    pub store: Store,
+    /// Which slices there are, and who uses them.
+    pub prober: Prober,
+    /// Who removes them.
+    pub hardware: Hardware,
+    /// The GPUs.
+    pub gpus: watch::Receiver<Option<KnownGpus>>,
+}
+
+impl LeftoverSlices {
+    /// Those of this moment. What cannot be found out is none.
+    pub(crate) async fn look(&self) -> BTreeSet<PlacedSlice> {
+        let this = self.clone();
+        let found = tokio::task::spawn_blocking(move || this.found()).await;
+        found.unwrap_or_default()
+    }
+
+    /// Removes those that still are what they were taken for.
+    pub(crate) async fn remove(&self, slices: BTreeSet<PlacedSlice>) {
+        if slices.is_empty() {
+            return;
+        }
+        let this = self.clone();
+        let removed = tokio::task::spawn_blocking(move || {
+            for slice in &slices {
+                match this.remove_one(slice) {
+                    Ok(()) => tracing::warn!(%slice, "a slice that nothing tells of is removed"),
+                    Err(cause) => {
+                        tracing::warn!(%slice, cause, "a slice that nothing tells of stays")
+                    }
+                }
+            }
+        });
+        if let Err(panicked) = removed.await {
+            tracing::error!(%panicked, "removal of slices that nothing tells of");
+        }
+    }
+
+    fn cut_gpus(&self) -> Vec<String> {
+        let known = self.gpus.borrow();
+        let gpus = known.iter().flat_map(|known| &known.gpus);
+        let cut = gpus.filter(|known| {
+            let mig = known.gpu.mig.as_ref();
+            !known.gone && !known.silent && mig.is_some_and(|mig| mig.current)
+        });
+        cut.map(|known| known.gpu.uuid.clone()).collect()
+    }
+
+    fn found(&self) -> BTreeSet<PlacedSlice> {
+        let gpus = self.cut_gpus();
+        if gpus.is_empty() {
+            return BTreeSet::new();
+        }
+        let live = self.prober.live(&gpus);
+        let Ok(lock) = self.store.lock() else {
+            return BTreeSet::new();
+        };
+        let (Ok(disk), Ok(told), Ok(made)) = (
+            self.store.load(&lock),
+            self.store.records_in_cdi(),
+            self.store.made_slices(&lock),
+        ) else {
+            return BTreeSet::new();
+        };
+        drop(lock);
+        // A file that does not say what it is about may be about any of them.
+        let Some(told) = told.into_values().collect::<Option<Vec<Record>>>() else {
+            return BTreeSet::new();
+        };
+        let live = live.iter().flat_map(|(gpu, live)| {
+            let live = live.iter().flatten();
+            live.map(move |instance| (gpu.as_str(), instance))
+        });
+        leftover(live, &disk, &told, &made)
+    }
+
+    fn remove_one(&self, slice: &PlacedSlice) -> Result<(), String> {
+        let lock = self.store.lock().map_err(|error| error.to_string())?;
+        let gpu = self.store.try_lock_gpu(&slice.gpu);
+        let Some(_gpu_lock) = gpu.map_err(|error| error.to_string())? else {
+            return Err("its GPU is being changed".to_owned());
+        };
+        let disk = self.store.load(&lock);
+        let disk = disk.map_err(|failure| failure.to_string())?;
+        if disk.acknowledged.is_none() || disk.records.values().any(|record| has(record, slice)) {
+            return Err("it is recorded by now".to_owned());
+        }
+        let unit = Unit::slice(slice.gpu.clone(), slice.placement, 0);
+        match self.prober.claim(std::iter::once(&unit), &[]) {
+            InUse::No => {}
+            InUse::Yes(who) => return Err(format!("in use: {who}")),
+            InUse::Unknown(cause) => return Err(cause),
+        }
+        let removed = self.hardware.remove_one(slice);
+        removed.map_err(|failure| failure.to_string())
+    }
+}
+
+/// Whether a record has any of the memory of a slice.
+fn has(record: &Record, slice: &PlacedSlice) -> bool {
+    record.devices.iter().any(|device| {
+        device.unit.gpu == slice.gpu && device.unit.overlaps_placement(slice.placement)
+    })
+}
+
+/// The slices that are there, were made here, and are nobody's.
+fn leftover<'a>(
+    live: impl Iterator<Item = (&'a str, &'a MigInstance)>,
+    disk: &Disk,
+    told: &[Record],
+    made: &BTreeSet<String>,
+) -> BTreeSet<PlacedSlice> {
+    if disk.acknowledged.is_none() {
+        return BTreeSet::new();
+    }
+    let records = || disk.records.values().chain(told);
+    live.filter_map(|(gpu, instance)| {
+        let uuid = instance.uuid.clone().filter(|uuid| made.contains(uuid))?;
+        let slice = PlacedSlice {
+            gpu: gpu.to_owned(),
+            gpu_instance_profile: instance.profile,
+            placement: instance.placement,
+            uuid: Some(uuid),
+        };
+        let is_known = records().any(|record| has(record, &slice));
+        (!is_known).then_some(slice)
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice};
+
+    fn instance(uuid: &str, start: u32) -> MigInstance {
+        MigInstance {
+            placement: Placement { start, size: 1 },
+            gpu_instance: start,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile: 19,
+            uuid: Some(uuid.to_owned()),
+        }
+    }
+
+    fn record(unit: Unit) -> Record {
+        Record {
+            claim: ClaimRef {
+                uid: "c".to_owned(),
+                namespace: "ml".to_owned(),
+                name: "claim".to_owned(),
+            },
+            state: RecordState::Prepared,
+            call: None,
+            pods: Vec::new(),
+            devices: vec![RecordedDevice {
+                request: "gpu".to_owned(),
+                pool: "node-0".to_owned(),
+                device: "slice".to_owned(),
+                unit,
+                minor: 0,
+                admin_access: false,
+                slice: None,
+            }],
+        }
+    }
+
+    fn disk(records: Vec<Record>) -> Disk {
+        let records = records.into_iter();
+        Disk {
+            acknowledged: Some(Acknowledged {
+                uid: None,
+                generation: 0,
+                enforce: false,
+            }),
+            records: records.map(|it| (it.claim.uid.clone(), it)).collect(),
+            ..Disk::default()
+        }
+    }
+
+    #[test]
+    fn only_what_was_made_here_and_is_nobodys_is_left_over() {
+        let ours = instance("MIG-ours", 2);
+        let foreign = instance("MIG-foreign", 3);
+        let halved = MigInstance {
+            uuid: None,
+            ..instance("", 4)
+        };
+        let made = BTreeSet::from(["MIG-ours".to_owned()]);
+        let placed = |start| Unit::slice("GPU-0", Placement { start, size: 1 }, 1);
+        let lost = Disk {
+            acknowledged: None,
+            ..disk(Vec::new())
+        };
+        for (what, disk, told, is_left) in [
+            ("nothing tells of it", disk(Vec::new()), vec![], true),
+            ("a record", disk(vec![record(placed(2))]), vec![], false),
+            (
+                "a record of the whole GPU",
+                disk(vec![record(Unit::whole("GPU-0"))]),
+                vec![],
+                false,
+            ),
+            (
+                "a record of its neighbour",
+                disk(vec![record(placed(1))]),
+                vec![],
+                true,
+            ),
+            (
+                "a CDI file",
+                disk(Vec::new()),
+                vec![record(placed(2))],
+                false,
+            ),
+            ("lost records", lost, vec![], false),
+        ] {
+            let live = [&ours, &foreign, &halved].map(|it| ("GPU-0", it));
+            let found = leftover(live.into_iter(), &disk, &told, &made);
+            let starts: Vec<u32> = found.iter().map(|it| it.placement.start).collect();
+            let expected: &[u32] = if is_left { &[2] } else { &[] };
+            assert_eq!(starts, expected, "{what}");
+        }
+    }
+}
