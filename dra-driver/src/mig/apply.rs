@@ -237,7 +237,7 @@ fn take(backend: &Backend, store: &Store, wanted: &Wanted, step: &Step) -> Resul
     }
     let failed = |error: muster_device::BackendError| error.to_string();
     match step {
-        Step::SwitchOn => switch(backend, &wanted.uuid, true),
+        Step::SwitchOn => switch_on(backend, &wanted.uuid),
         Step::Destroy {
             gpu_instance,
             placement,
@@ -251,20 +251,18 @@ fn take(backend: &Backend, store: &Store, wanted: &Wanted, step: &Step) -> Resul
     }
 }
 
-/// Switches the MIG mode of a GPU that nothing uses. One that would have to be reset is left as it was. Whoever calls holds the GPU's lock.
-pub fn switch(backend: &Backend, uuid: &str, on: bool) -> Result<(), String> {
+/// Switches a GPU that nothing uses into MIG mode. One that would have to be reset is left as it was.
+fn switch_on(backend: &Backend, uuid: &str) -> Result<(), String> {
     let set = |on: bool| {
         let set = backend.set_mig_mode(uuid, on);
         set.map_err(|error| error.to_string())
     };
-    let after = set(on)?;
-    if after.current == on {
+    if set(true)?.current {
         return Ok(());
     }
-    let restored = set(!on).map(|after| after.pending != on);
-    let rest = match restored {
-        Ok(true) => "it is left as it was".to_owned(),
-        Ok(false) => "it will change with the next reset".to_owned(),
+    let rest = match set(false) {
+        Ok(after) if !after.pending => "it is left as it was".to_owned(),
+        Ok(_) => "it will change with the next reset".to_owned(),
         Err(cause) => format!("it could not be left as it was: {cause}"),
     };
     Err(format!(
