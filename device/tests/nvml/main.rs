@@ -6,6 +6,7 @@ mod closing;
 mod destroying;
 mod finding;
 mod hanging;
+mod hidden_links;
 mod machine;
 mod making;
 mod mode;
