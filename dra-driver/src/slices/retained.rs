@@ -3,7 +3,7 @@
 //! kube-scheduler knows what is allocated by name only, and counts counters over the devices that are in the slices now: one that leaves them
 //! while a claim has it gives its hardware away again. So a device that is not offered any more (a slice that an administrator destroyed, a
 //! GPU whose mode has changed) stays under its name, with a taint, until all claims were listed, none has it, and none can get it any
-//! more: [`AFTERMATH`] after the taint was published. The other devices of its GPU have the taint, too: they may need the same hardware.
+//! more: half a minute after the taint was published. The other devices of its GPU have the taint, too: they may need the same hardware.
 //!
 //! In memory only: after a restart what is still published and not offered begins anew.
 
