@@ -300,11 +300,13 @@ impl Driver {
                 call,
                 fence,
                 slices,
+                wholes,
             } => {
                 let metrics = self.metrics.clone();
                 self.effects.spawn_blocking(move || {
                     let since = Instant::now();
-                    let made = world.hardware.make(&world.store, &fence, &slices);
+                    let hardware = &world.hardware;
+                    let made = hardware.make(&world.store, &fence, &slices, &wholes);
                     metrics.changed_slices(SliceChange::Make, made.is_ok(), since.elapsed());
                     if let Err(failure) = &made {
                         tracing::warn!(claim = fence.claim, %failure, "slices are not made");

@@ -4,13 +4,19 @@
 //! there is looked at first: NVML answers INSUFFICIENT_RESOURCES to a place that is taken, whoever has it, and a slice that half went
 //! last time answers otherwise than a whole one.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_api::Reason;
-use muster_device::{Backend, BackendError};
+use muster_device::{Backend, BackendError, MigInstance};
+use tokio::sync::watch;
 
 use crate::{
-    prepare::{Fence, Foreign, Lying, MadeSlice, PlacedSlice, Record, SliceFailure, SliceOrder},
+    prepare::{
+        Fence, Foreign, Lying, Made, MadeSlice, PlacedSlice, Record, SliceFailure, SliceOrder,
+    },
     store::{Guard, Store},
 };
 
@@ -18,57 +24,131 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Hardware {
     backend: Arc<Backend>,
+    /// UUIDs of the GPUs whose MIG mode may be switched, while nothing uses them.
+    switchable: watch::Receiver<BTreeSet<String>>,
 }
 
 impl Hardware {
-    /// The GPUs that the backend knows.
+    /// The GPUs that the backend knows. None is switched into MIG mode, or out of it.
     pub fn new(backend: Arc<Backend>) -> Self {
-        Self { backend }
+        let (_, switchable) = watch::channel(BTreeSet::new());
+        Self {
+            backend,
+            switchable,
+        }
     }
 
-    /// Makes slices one after the other, and stops at the first that fails: whoever asked has them removed.
+    /// The MIG mode of the GPUs with these UUIDs is switched as claims need it.
+    #[must_use]
+    pub fn with_switchable(self, switchable: watch::Receiver<BTreeSet<String>>) -> Self {
+        Self { switchable, ..self }
+    }
+
+    /// Makes slices one after the other, and stops at the first that fails: whoever asked has them removed. GPUs in `wholes` are out of
+    /// MIG mode after that.
     pub fn make(
         &self,
         store: &Store,
         fence: &Fence,
         orders: &[SliceOrder],
-    ) -> Result<Vec<MadeSlice>, SliceFailure> {
-        orders
-            .iter()
-            .map(|order| {
-                let _lock = lock(store, &order.gpu)?;
-                if !Record::lets_make(record(store, fence)?.as_ref(), fence) {
-                    return Err(plain(
-                        "it was unprepared, or asked for again, before its slices were made",
-                    ));
-                }
-                self.make_one(order)
-            })
-            .collect()
+        wholes: &[String],
+    ) -> Result<Made, SliceFailure> {
+        let mut made = Made::default();
+        for gpu in wholes {
+            let _lock = lock(store, gpu)?;
+            check(store, fence)?;
+            self.use_whole(gpu, &mut made.minors)?;
+        }
+        for order in orders {
+            let _lock = lock(store, &order.gpu)?;
+            check(store, fence)?;
+            let slice = self.make_one(order, &mut made.minors)?;
+            made.slices.push(slice);
+        }
+        Ok(made)
     }
 
-    fn make_one(&self, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
+    fn use_whole(&self, gpu: &str, minors: &mut BTreeMap<String, u32>) -> Result<(), SliceFailure> {
+        let live = self.backend.mig_instances(gpu);
+        let live = live.map_err(|error| SliceFailure {
+            reason: reason(&error),
+            message: format!("which slices GPU {gpu} has cannot be told: {error}"),
+        })?;
+        if let Some(instance) = live.first() {
+            return Err(held(gpu, instance));
+        }
+        self.switch(gpu, false, minors)
+    }
+
+    /// Puts a GPU into MIG mode, or out of it, where that may be done. What must stay as it is, is as it was published.
+    fn switch(
+        &self,
+        gpu: &str,
+        on: bool,
+        minors: &mut BTreeMap<String, u32>,
+    ) -> Result<(), SliceFailure> {
+        if !self.switchable.borrow().contains(gpu) {
+            return Ok(());
+        }
+        let wanted = if on {
+            "into MIG mode"
+        } else {
+            "out of MIG mode"
+        };
+        let failed = |error: &BackendError| SliceFailure {
+            reason: reason(error),
+            message: format!("GPU {gpu} is not put {wanted}: {error}"),
+        };
+        let after = self.backend.set_mig_mode(gpu, on);
+        let after = after.map_err(|error| failed(&error))?;
+        if after.current != on {
+            return Err(plain(format!(
+                "GPU {gpu} is not put {wanted} before it is reset, which is for its administrator to do"
+            )));
+        }
+        // The driver may have numbered it anew.
+        let listed = self.backend.gpus().map_err(|error| failed(&error))?;
+        let mut listed = listed.gpus.into_iter();
+        let found = listed.find(|listed| listed.gpu.uuid == gpu && listed.silent.is_none());
+        let found = found.ok_or_else(|| {
+            plain(format!(
+                "GPU {gpu} was put {wanted}, and does not answer since"
+            ))
+        })?;
+        minors.insert(gpu.to_owned(), found.gpu.minor);
+        Ok(())
+    }
+
+    fn make_one(
+        &self,
+        order: &SliceOrder,
+        minors: &mut BTreeMap<String, u32>,
+    ) -> Result<MadeSlice, SliceFailure> {
         let failed = |error: &BackendError| failed(order, error);
         let live = self.backend.mig_instances(&order.gpu);
         let live = live.map_err(|error| failed(&error))?;
         let there = match order.lying(&live) {
             Lying::Same(instance) => MadeSlice::of(instance),
             Lying::Nothing => None,
-            Lying::Other(instance) => {
-                let gpu = &order.gpu;
-                return Err(SliceFailure {
-                    reason: Some(Reason::DeviceHeld),
-                    message: Foreign { gpu, instance }.to_string(),
-                });
-            }
+            Lying::Other(instance) => return Err(held(&order.gpu, instance)),
         };
         if let Some(made) = there {
             return Ok(made);
         }
+        // With a slice on it it is in that mode.
+        if live.is_empty() {
+            self.switch(&order.gpu, true, minors)?;
+        }
         let made = self
             .backend
             .create_slice(&order.gpu, &order.profile, order.placement);
-        let instance = made.map_err(|error| failed(&error))?;
+        let instance = made.map_err(|error| {
+            if live.is_empty() {
+                // As it was, or as it may be: whoever wants it whole is not kept waiting. If not, the next claim switches it.
+                drop(self.switch(&order.gpu, false, minors));
+            }
+            failed(&error)
+        })?;
         MadeSlice::of(&instance).ok_or_else(|| {
             plain(format!(
                 "GPU {}: the slice {} at memory slice {} is there, and NVML does not say its UUID",
@@ -145,6 +225,23 @@ impl Hardware {
                 message: format!("{slice} is still in use by process {}", process.pid),
             }),
         }
+    }
+}
+
+/// Whether the claim's record still says that its hardware is to be made ready.
+fn check(store: &Store, fence: &Fence) -> Result<(), SliceFailure> {
+    if Record::lets_make(record(store, fence)?.as_ref(), fence) {
+        return Ok(());
+    }
+    Err(plain(
+        "it was unprepared, or asked for again, before its slices were made",
+    ))
+}
+
+fn held(gpu: &str, instance: &MigInstance) -> SliceFailure {
+    SliceFailure {
+        reason: Some(Reason::DeviceHeld),
+        message: Foreign { gpu, instance }.to_string(),
     }
 }
 

@@ -25,6 +25,166 @@ pub struct KnownGpu {
     /// It did not answer in the last enumeration: what is known of it is from before.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
+    /// The slices that exist on it, by placement, as they were seen last in this boot.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub instances: Vec<MigInstance>,
+    /// Where slices lie that no claim of ours accounts for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub foreign: Vec<Placement>,
+}
+
+/// What may be a device: a GPU, or a slice of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part<'a> {
+    /// Name of the device.
+    pub name: String,
+    /// The slice; `None`: the whole GPU.
+    pub slice: Option<Slice<'a>>,
+}
+
+/// A slice of a GPU, whether it exists or could be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slice<'a> {
+    /// What kind of slice.
+    pub profile: &'a MigProfile,
+    /// Where it lies.
+    pub placement: Placement,
+    /// UUID of the one that exists there, as far as NVML tells.
+    pub uuid: Option<&'a str>,
+}
+
+/// What a process uses: a GPU, or one GPU instance of it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UsedPart {
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// Number of the GPU instance; `None`: the whole GPU, or nobody knows which part.
+    pub gpu_instance: Option<u32>,
+}
+
+impl KnownGpu {
+    fn of(gpu: Gpu) -> Self {
+        Self {
+            gpu,
+            gone: false,
+            silent: false,
+            instances: Vec::new(),
+            foreign: Vec::new(),
+        }
+    }
+
+    /// Whether it is in MIG mode: usable by slices only.
+    pub fn is_in_mig_mode(&self) -> bool {
+        self.gpu.mig.as_ref().is_some_and(|mig| mig.current)
+    }
+
+    /// Whether its MIG mode can be switched without a reset, which would end all that runs on it: from Hopper on.
+    pub fn can_toggle(&self) -> bool {
+        self.gpu.mig.is_some() && self.gpu.cuda_compute_capability.0 >= 9
+    }
+
+    /// The slices that exist on it and are whole: each has all compute of its GPU instance, and is of a profile that the GPU has.
+    pub fn existing(&self) -> impl Iterator<Item = Slice<'_>> {
+        let instances = self.instances.iter();
+        let whole = instances
+            .filter(|instance| instance.compute_instance.is_some() && !instance.is_divided);
+        whole.filter_map(move |instance| {
+            let profiles = &self.gpu.mig.as_ref()?.profiles;
+            let profile = profiles.iter().find(|profile| {
+                profile.gpu_instance_profile == instance.profile
+                    && profile.placements.contains(&instance.placement)
+            })?;
+            Some(Slice {
+                profile,
+                placement: instance.placement,
+                uuid: instance.uuid.as_deref(),
+            })
+        })
+    }
+
+    /// All that it may be: the whole GPU, and every legal slice.
+    pub fn parts(&self) -> impl Iterator<Item = Part<'_>> {
+        let whole = Part {
+            name: self.gpu.device_name(),
+            slice: None,
+        };
+        let profiles = self.gpu.mig.iter().flat_map(|mig| &mig.profiles);
+        let slices = profiles.flat_map(move |profile| {
+            let placements = profile.placements.iter();
+            placements.map(move |&placement| self.part(profile, placement))
+        });
+        std::iter::once(whole).chain(slices)
+    }
+
+    /// The slice of this profile that lies there.
+    pub fn part<'a>(&'a self, profile: &'a MigProfile, placement: Placement) -> Part<'a> {
+        let there = self.existing().find(|existing| {
+            existing.placement == placement
+                && existing.profile.gpu_instance_profile == profile.gpu_instance_profile
+        });
+        Part {
+            name: self.gpu.slice_name(profile, placement.start),
+            slice: Some(Slice {
+                profile,
+                placement,
+                uuid: there.and_then(|existing| existing.uuid),
+            }),
+        }
+    }
+
+    /// Where a GPU instance lies; `None`: nobody knows, so it may be anywhere.
+    pub fn placement(&self, gpu_instance: u32) -> Option<Placement> {
+        let mut instances = self.instances.iter();
+        let found = instances.find(|instance| instance.gpu_instance == gpu_instance)?;
+        Some(found.placement)
+    }
+
+    fn facts(&self, part: &Part<'_>, mode: SliceMode) -> DeviceFacts {
+        let memory = match &part.slice {
+            Some(slice) => Some(slice.profile.memory_bytes),
+            // One that reports none has none of its own to count.
+            None => self.gpu.memory_bytes,
+        };
+        let unit = match &part.slice {
+            None => Unit::whole(self.gpu.uuid.clone()),
+            Some(slice) => Unit::slice(
+                self.gpu.uuid.clone(),
+                slice.placement,
+                slice.profile.compute_slices,
+            ),
+        };
+        let mig = self.gpu.mig.as_ref();
+        let gpus_milli = match (&part.slice, mig) {
+            (Some(slice), Some(mig)) => gpus_milli(mig, slice.profile),
+            _ => WHOLE_MILLI,
+        };
+        DeviceFacts {
+            unit,
+            gpus_milli,
+            memory_bytes: memory.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
+            minor: self.gpu.minor,
+            silent: self.silent,
+            slice: part.slice.map(|slice| SliceFacts {
+                profile: Arc::new(slice.profile.clone()),
+                placement: slice.placement,
+                mode,
+            }),
+        }
+    }
+}
+
+/// A whole GPU, in thousandths.
+const WHOLE_MILLI: i64 = 1_000;
+
+/// The larger of a slice's shares of the GPU's memory slices and compute slices, in thousandths, rounded down: seven sevenths are 1,000.
+pub fn gpus_milli(mig: &MigFacts, profile: &MigProfile) -> i64 {
+    let share = |part: u32, all: u32| {
+        let milli = i64::from(part) * WHOLE_MILLI;
+        milli.checked_div(i64::from(all)).unwrap_or(WHOLE_MILLI)
+    };
+    let memory = share(profile.memory_slices, mig.memory_slices());
+    let compute = share(profile.compute_slices, mig.compute_slices());
+    memory.max(compute).min(WHOLE_MILLI)
 }
 
 /// The GPUs of a node by index, as they are on disk.
@@ -87,11 +247,13 @@ impl KnownGpus {
                 gpu.nvlink.pair = translate(gpu.nvlink.pair);
                 gpu.nvlink.quad = translate(gpu.nvlink.quad);
                 gpu.nvlink.group = translate(gpu.nvlink.group);
-                KnownGpu {
-                    gpu,
-                    gone: false,
-                    silent: listed.silent.is_some(),
+                let before = self.gpus.iter().find(|known| known.gpu.uuid == gpu.uuid);
+                let mut known = KnownGpu::of(gpu);
+                known.silent = listed.silent.is_some();
+                if let Some(before) = before {
+                    known.keep(before, self.boot_id == boot_id);
                 }
+                known
             })
             .collect();
         let replaced = |index: u32| gpus.iter().any(|known| known.gpu.index == index);
@@ -100,9 +262,9 @@ impl KnownGpus {
             .iter()
             .filter(|known| !forgets && !is_seen(known) && !replaced(known.gpu.index))
             .map(|known| KnownGpu {
-                gpu: known.gpu.clone(),
                 gone: known.gone || is_complete,
                 silent: !known.gone && !is_complete,
+                ..known.clone()
             })
             .collect();
         gpus.extend(missing);
@@ -113,27 +275,59 @@ impl KnownGpus {
         }
     }
 
-    /// What may be held: the GPUs that are there. One that is silent is among them, and is said to be.
-    pub fn inventory(&self) -> Inventory {
-        self.gpus
-            .iter()
-            .filter(|known| !known.gone)
-            .map(|known| {
-                let facts = DeviceFacts {
-                    unit: Unit::whole(known.gpu.uuid.clone()),
-                    gpus_milli: 1_000,
-                    // One that reports none has none of its own to count.
-                    memory_bytes: known
-                        .gpu
-                        .memory_bytes
-                        .map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
-                    minor: known.gpu.minor,
-                    silent: known.silent,
-                    slice: None,
-                };
-                (known.gpu.device_name(), facts)
+    /// With the slices that exist now, by UUID of their GPU. Of a GPU that is not among them nobody could tell: it has those that it had.
+    /// `foreign` says of a slice that no claim of ours accounts for it.
+    #[must_use]
+    pub fn with_instances(
+        mut self,
+        seen: &BTreeMap<String, Vec<MigInstance>>,
+        foreign: impl Fn(&str, Placement) -> bool,
+    ) -> Self {
+        for known in &mut self.gpus {
+            let Some(instances) = seen.get(&known.gpu.uuid) else {
+                continue;
+            };
+            known.instances.clone_from(instances);
+            known
+                .instances
+                .sort_by_key(|instance| (instance.placement, instance.gpu_instance));
+            let uuid = &known.gpu.uuid;
+            let placements = known.instances.iter().map(|instance| instance.placement);
+            known.foreign = placements
+                .filter(|&placement| foreign(uuid, placement))
+                .collect();
+        }
+        self
+    }
+
+    /// What may be held: the GPUs that are there, whole, and every slice that they may be cut into. What of it is offered the
+    /// ResourceSlices say; an allocation may be older. A GPU that is silent is among them, and is said to be.
+    pub fn inventory(&self, mode: SliceMode) -> Inventory {
+        let there = self.gpus.iter().filter(|known| !known.gone);
+        there
+            .flat_map(|known| {
+                known.parts().map(move |part| {
+                    let facts = known.facts(&part, mode);
+                    (part.name, facts)
+                })
             })
             .collect()
+    }
+}
+
+impl KnownGpu {
+    /// What an earlier look knows better. Slices do not outlive a boot. What the GPU can be cut into does: some drivers tell it only
+    /// while the mode is on, and a device that was allocated does not lose its name because the mode is off.
+    fn keep(&mut self, before: &Self, is_same_boot: bool) {
+        if let (Some(mig), Some(known)) = (&mut self.gpu.mig, &before.gpu.mig)
+            && mig.profiles.is_empty()
+        {
+            mig.profiles.clone_from(&known.profiles);
+        }
+        if is_same_boot {
+            self.instances.clone_from(&before.instances);
+            self.foreign.clone_from(&before.foreign);
+        }
     }
 }
 
@@ -148,7 +342,136 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use muster_device::{Gpu, NvlinkGroups};
+    use muster_device::{Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
+
+    /// Number, name, compute slices, memory slices, MiB, multiprocessors, starts, most at a time; copy engines, decoders, JPEG engines,
+    /// optical flow accelerators.
+    type Row = (
+        u32,
+        &'static str,
+        u32,
+        u32,
+        u64,
+        u32,
+        &'static [u32],
+        u32,
+        [u32; 4],
+    );
+
+    /// H100 with 80 GB, as NVIDIA's tools list it.
+    const H100: [Row; 7] = [
+        (0, "7g.80gb", 7, 8, 81_152, 132, &[0], 1, [8, 7, 7, 1]),
+        (5, "4g.40gb", 4, 4, 40_448, 64, &[0], 1, [4, 4, 4, 0]),
+        (9, "3g.40gb", 3, 4, 40_448, 60, &[0, 4], 2, [3, 3, 3, 0]),
+        (14, "2g.20gb", 2, 2, 20_096, 32, &[0, 2, 4], 3, [2, 2, 2, 0]),
+        (
+            15,
+            "1g.20gb",
+            1,
+            2,
+            20_096,
+            26,
+            &[0, 2, 4, 6],
+            4,
+            [1, 1, 1, 0],
+        ),
+        (
+            19,
+            "1g.10gb",
+            1,
+            1,
+            9_984,
+            16,
+            &[0, 1, 2, 3, 4, 5, 6],
+            7,
+            [1, 1, 1, 0],
+        ),
+        (
+            20,
+            "1g.10gb+me",
+            1,
+            1,
+            9_984,
+            16,
+            &[0, 1, 2, 3, 4, 5, 6],
+            1,
+            [1, 1, 1, 1],
+        ),
+    ];
+
+    /// A30.
+    const A30: [Row; 5] = [
+        (0, "4g.24gb", 4, 4, 23_344, 56, &[0], 1, [4, 4, 1, 1]),
+        (5, "2g.12gb", 2, 2, 11_672, 28, &[0, 2], 2, [2, 2, 0, 0]),
+        (6, "2g.12gb+me", 2, 2, 11_672, 28, &[0, 2], 1, [2, 2, 1, 1]),
+        (
+            14,
+            "1g.6gb",
+            1,
+            1,
+            5_836,
+            14,
+            &[0, 1, 2, 3],
+            4,
+            [1, 0, 0, 0],
+        ),
+        (
+            21,
+            "1g.6gb+me",
+            1,
+            1,
+            5_836,
+            14,
+            &[0, 1, 2, 3],
+            1,
+            [1, 1, 1, 1],
+        ),
+    ];
+
+    /// What an H100 with 80 GB can be cut into.
+    pub(crate) fn h100(is_on: bool) -> MigFacts {
+        mig(&H100, is_on)
+    }
+
+    /// What an A30 can be cut into.
+    pub(crate) fn a30(is_on: bool) -> MigFacts {
+        mig(&A30, is_on)
+    }
+
+    fn mig(rows: &[Row], is_on: bool) -> MigFacts {
+        let profile = |row: &Row| {
+            let (id, name, compute, memory, mib, multiprocessors, starts, most, media) = *row;
+            let [copy_engines, decoders, jpeg_engines, ofa_engines] = media;
+            let start = |&start: &u32| Placement {
+                start,
+                size: memory,
+            };
+            MigProfile {
+                name: name.to_owned(),
+                gpu_instance_profile: id,
+                compute_instance_profile: 0,
+                memory_bytes: mib << 20,
+                multiprocessors,
+                compute_slices: compute,
+                memory_slices: memory,
+                media: Media {
+                    copy_engines,
+                    decoders,
+                    encoders: 0,
+                    jpeg_engines,
+                    ofa_engines,
+                },
+                max_instances: most,
+                placements: starts.iter().map(start).collect(),
+            }
+        };
+        MigFacts {
+            current: is_on,
+            pending: is_on,
+            profiles: rows.iter().map(profile).collect(),
+            implausible: Vec::new(),
+        }
+    }
 
     /// A GPU of which nothing but its names matters.
     pub(crate) fn gpu(uuid: &str, index: u32, pci_bus_id: &str) -> Gpu {
@@ -175,7 +498,10 @@ pub(crate) mod fixtures {
 mod tests {
     use muster_device::{BackendError, ListedGpu};
 
-    use super::{fixtures::gpu, *};
+    use super::{
+        fixtures::{a30, gpu, h100},
+        *,
+    };
 
     fn listed(gpus: &[Gpu]) -> Listed {
         let answered = |gpu: &Gpu| ListedGpu {
@@ -210,7 +536,10 @@ mod tests {
             ]
         );
         assert_eq!(
-            after.inventory().keys().collect::<Vec<_>>(),
+            after
+                .inventory(SliceMode::Dynamic)
+                .keys()
+                .collect::<Vec<_>>(),
             ["gpu-0", "gpu-2"]
         );
         // And comes back as what it was.
@@ -246,7 +575,7 @@ mod tests {
         let seen = [gpu("x", 0, "0"), gpu("y", 1, "1"), gpu("z", 2, "2")];
         for boot_id in ["boot", "next"] {
             let after = three().after(boot_id, &listed(&seen));
-            let there = after.inventory();
+            let there = after.inventory(SliceMode::Dynamic);
             assert_eq!(there.len(), 3, "{boot_id}: {:?}", names(&after));
             let unit_of = |name: &str| there[name].unit.gpu.clone();
             assert_eq!([unit_of("gpu-0"), unit_of("gpu-1")], ["y", "z"]);
@@ -265,7 +594,11 @@ mod tests {
         let after = three().after("boot", &look);
         assert_eq!(silent(&after), ["b"]);
         assert!(after.gpus.iter().all(|known| !known.gone));
-        let silent: Vec<bool> = after.inventory().values().map(|it| it.silent).collect();
+        let silent: Vec<bool> = after
+            .inventory(SliceMode::Dynamic)
+            .values()
+            .map(|it| it.silent)
+            .collect();
         assert_eq!(silent, [false, true, false]);
         // And is on disk as it was before there was such a thing, once it answers.
         let text = serde_json::to_string(&three()).unwrap();
@@ -294,5 +627,89 @@ mod tests {
         let after = gone.after("boot", &look);
         assert_eq!(names(&after)[1], ("b".to_owned(), 1, true));
         assert!(silent(&after).is_empty());
+    }
+
+    #[test]
+    fn a_slice_counts_the_larger_of_its_shares_of_memory_and_compute() {
+        let mig = h100(true);
+        let milli = |name: &str| gpus_milli(&mig, mig.profile(name).unwrap());
+        for (name, expected) in [
+            ("1g.10gb", 142),
+            ("1g.10gb+me", 142),
+            ("1g.20gb", 250),
+            ("2g.20gb", 285),
+            ("3g.40gb", 500),
+            ("4g.40gb", 571),
+            ("7g.80gb", 1_000),
+        ] {
+            assert_eq!(milli(name), expected, "{name}");
+        }
+        let a30 = a30(true);
+        let milli: Vec<i64> = a30.profiles.iter().map(|it| gpus_milli(&a30, it)).collect();
+        assert_eq!(milli, [1_000, 500, 500, 250, 250]);
+    }
+
+    fn cut() -> KnownGpus {
+        let mut gpu = gpu("a", 0, "1");
+        gpu.mig = Some(h100(true));
+        let instance = MigInstance {
+            placement: Placement { start: 4, size: 4 },
+            gpu_instance: 7,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile: 9,
+            uuid: Some("MIG-7".to_owned()),
+        };
+        let seen = BTreeMap::from([("a".to_owned(), vec![instance])]);
+        KnownGpus::default()
+            .after("boot", &listed(&[gpu]))
+            .with_instances(&seen, |_, _| true)
+    }
+
+    #[test]
+    fn the_inventory_has_the_gpu_and_every_legal_slice_each_with_its_hardware() {
+        let inventory = cut().inventory(SliceMode::Static);
+        assert_eq!(inventory.len(), 26);
+        let whole = &inventory["gpu-0"];
+        assert!(whole.slice.is_none());
+        assert!(inventory.values().all(|it| whole.unit.overlaps(&it.unit)));
+        let (left, right) = (
+            &inventory["gpu-0-mig-3g40gb-0"],
+            &inventory["gpu-0-mig-3g40gb-4"],
+        );
+        assert!(!left.unit.overlaps(&right.unit));
+        let small = &inventory["gpu-0-mig-1g10gb-4"];
+        assert!(right.unit.overlaps(&small.unit) && !left.unit.overlaps(&small.unit));
+        let slice = right.slice.as_ref().unwrap();
+        assert_eq!((slice.placement.start, slice.mode), (4, SliceMode::Static));
+        assert_eq!((right.gpus_milli, right.memory_bytes), (500, 40_448 << 20));
+    }
+
+    #[test]
+    fn what_a_gpu_can_be_cut_into_outlives_a_boot_and_its_slices_do_not() {
+        let known = cut();
+        assert_eq!(known.gpus[0].placement(7).map(|it| it.start), Some(4));
+        assert_eq!(known.gpus[0].placement(8), None);
+        assert_eq!(known.gpus[0].existing().count(), 1);
+        // A driver that tells nothing while the mode is off.
+        let mut silent = gpu("a", 0, "1");
+        silent.mig = Some(MigFacts::default());
+        for (boot_id, slices) in [("boot", 1), ("next", 0)] {
+            let after = known.after(boot_id, &listed(&[silent.clone()]));
+            assert_eq!(after.gpus[0].instances.len(), slices, "{boot_id}");
+            assert_eq!(after.gpus[0].foreign.len(), slices, "{boot_id}");
+            assert_eq!(after.inventory(SliceMode::Dynamic).len(), 26, "{boot_id}");
+            // Of a GPU that cannot tell now nothing changes.
+            let same = after.clone().with_instances(&BTreeMap::new(), |_, _| false);
+            assert_eq!(same, after);
+        }
+        let text = serde_json::to_string(&known).unwrap();
+        assert_eq!(serde_json::from_str::<KnownGpus>(&text).unwrap(), known);
+        // As an earlier version wrote it.
+        let old = serde_json::to_string(&three()).unwrap();
+        assert!(
+            !old.contains("instances") && !old.contains("foreign"),
+            "{old}"
+        );
     }
 }

@@ -78,6 +78,18 @@ impl Kubernetes {
 
     /// All claims that have devices of this node and are reserved for somebody, pods or not.
     pub async fn claims_here(&self) -> Result<Vec<Claim>, CallError> {
+        self.claims(is_reserved).await
+    }
+
+    /// All claims that have devices of this node, whether anybody may use them now or not: whom one is reserved for next nobody asks.
+    pub async fn allocated_here(&self) -> Result<Vec<Claim>, CallError> {
+        self.claims(|_| true).await
+    }
+
+    async fn claims(
+        &self,
+        is_meant: impl Fn(&ResourceClaim) -> bool + Send + Sync,
+    ) -> Result<Vec<Claim>, CallError> {
         let api: Api<ResourceClaim> = Api::all(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
         let mut claims = Vec::new();
@@ -90,7 +102,7 @@ impl Kubernetes {
             claims.extend(
                 page.items
                     .iter()
-                    .filter(|object| is_reserved(object))
+                    .filter(|object| is_meant(object))
                     .filter_map(|object| Claim::read(object, keys::DRIVER).ok())
                     .filter(here),
             );

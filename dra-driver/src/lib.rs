@@ -5,6 +5,7 @@
 //!   which GPU. [`kubernetes`]: the API server.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
 //! * [`bypass`]: processes on GPUs that nothing explains.
+//! * [`mig`]: how the GPUs of the node are cut, and by whom.
 //! * [`kubelet`]: registration, DRA calls and health by gRPC. [`slices`]: what the node offers.
 //!
 //! **Invariant: what is in memory may be lost at any time.** Whatever another instance, or this one after a crash,
@@ -24,6 +25,7 @@ pub mod kubelet;
 pub mod kubernetes;
 pub mod leftover_slices;
 pub mod metrics;
+pub mod mig;
 pub mod orphans;
 pub mod prepare;
 pub mod probe;

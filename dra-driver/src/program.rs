@@ -31,10 +31,14 @@ use crate::{
     kubernetes::Kubernetes,
     leftover_slices::LeftoverSlices,
     metrics::DriverMetrics,
+    mig::{
+        self,
+        apply::{self, Layouts},
+    },
     orphans,
     prepare::{Config, Input},
     probe::Prober,
-    slices::publisher::{self, Publisher, Withheld},
+    slices::publisher::{self, Memory, Publisher, Withheld},
 };
 
 /// Publishes the GPUs of a node and prepares the claims on them.
@@ -213,6 +217,17 @@ pub struct Args {
     )]
     unexplained_seconds: u32,
 
+    /// How GPUs are offered that can be cut into slices (MIG), as JSON: `mode` (Off, Static or Dynamic), `toggle` (Never or WhenIdle), `layout`,
+    /// `layouts` and `nodes`, as the chart's value `driver.mig` has them.
+    #[arg(
+        long,
+        env = "MUSTER_MIG",
+        default_value = "{}",
+        value_parser = mig::Settings::parse,
+        value_name = "JSON"
+    )]
+    mig: mig::Settings,
+
     /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
     #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
     enforce_unless_told: bool,
@@ -264,7 +279,8 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
 
     let (held_sender, held) = value::channel(BTreeSet::new());
     let prober = Prober::new(backend.clone(), args.cgroup_dir.clone());
-    let hardware = Hardware::new(backend.clone());
+    let (switchable_sender, switchable) = value::channel(BTreeSet::new());
+    let hardware = Hardware::new(backend.clone()).with_switchable(switchable);
     let world = World {
         store: store.clone(),
         prober: prober.clone(),
@@ -281,12 +297,15 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let handle = driver.handle();
     driver.spawn(shutdown);
 
+    let (policy_sender, policy) = value::channel(None);
     let enumerated = enumerate::spawn(
         enumerate::Enumerator {
             backend: backend.clone(),
             store: store.clone(),
             boot_id,
             driver: handle.clone(),
+            policy: policy.clone(),
+            switchable: switchable_sender,
             listed: conditions.nvml,
             metrics: metrics.clone(),
         },
@@ -307,6 +326,19 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         shutdown,
     )
     .await?;
+
+    let (fences_sender, fences) = value::channel(None);
+    let (fenced_sender, fenced) = value::channel(BTreeSet::new());
+    let layouts = Layouts {
+        backend: backend.clone(),
+        store: store.clone(),
+        kubernetes: kubernetes.clone(),
+        gpus: enumerated.gpus.clone(),
+        policy,
+        fences: fences_sender,
+        fenced,
+    };
+    apply::spawn(layouts, shutdown);
 
     let slices = LeftoverSlices {
         store: store.clone(),
@@ -335,6 +367,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         metrics: metrics.clone(),
     };
     bypass::watcher::spawn(settings, shutdown);
+    let (node_devices_sender, node_devices) = value::channel(None);
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,
@@ -344,10 +377,16 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         gpus: enumerated.gpus,
         held,
         bypassed,
+        mig: args.mig.clone(),
+        policy: policy_sender,
+        fences,
+        fenced: fenced_sender,
+        node_devices,
         published: conditions.published,
         pod_resources_socket: args.pod_resources_socket.clone(),
         failures: metrics.slice_failures.clone(),
         withheld: Withheld::default(),
+        memory: Memory::default(),
     };
     publisher::spawn(
         publisher,
@@ -361,7 +400,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         watch_client,
         watch_metrics,
         conditions.node_devices_synced,
-        handle.clone(),
+        (handle.clone(), node_devices_sender),
         program,
     );
     orphans::spawn(store, kubernetes, slices, handle, shutdown);
@@ -459,7 +498,7 @@ fn watch_node_devices(
     client: Client,
     metrics: WatchMetrics,
     synced: Condition,
-    driver: Handle,
+    (driver, permits): (Handle, value::Sender<Option<Arc<NodeDevices>>>),
     program: &Program,
 ) {
     let (sender, mut seen) = mpsc::channel(64);
@@ -470,11 +509,13 @@ fn watch_node_devices(
     shutdown.spawn_until_stopped("watch of NodeDevices", watch);
     shutdown.spawn_until_stopped("what is seen of NodeDevices", async move {
         while let Some(event) = seen.recv().await {
-            driver.tell(Input::Observed(match event {
+            let object = match event {
                 WatchEvent::Applied(object) => Some(Arc::new(object)),
                 WatchEvent::Deleted(_) => None,
                 WatchEvent::Listed(objects) => objects.into_iter().next().map(Arc::new),
-            }));
+            };
+            permits.send_replace(object.clone());
+            driver.tell(Input::Observed(object));
         }
     });
 }

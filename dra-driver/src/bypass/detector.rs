@@ -19,6 +19,9 @@ const FORGOTTEN_PART: u64 = 10;
 pub struct Group {
     /// UUID of the GPU.
     pub gpu: String,
+    /// The GPU instance of it that they run in; `None` counts on the whole GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_instance: Option<u32>,
     /// Whose processes they are.
     pub origin: Origin,
 }
@@ -199,6 +202,7 @@ impl Detector {
                     Judgement::Unexplained => {
                         let group = Group {
                             gpu: gpu.clone(),
+                            gpu_instance: seen.gpu_instance,
                             origin: seen.origin.clone(),
                         };
                         unexplained.entry(group).or_default().push(seen.clone());
@@ -284,6 +288,7 @@ mod tests {
     fn group(pod: &str) -> Group {
         Group {
             gpu: GPU.to_owned(),
+            gpu_instance: None,
             origin: Origin::Pod(pod.to_owned()),
         }
     }
@@ -291,6 +296,7 @@ mod tests {
     fn sight(moment: &Moment) -> Sight {
         let seen = |(pid, pod): &(u32, &str)| Seen {
             pid: *pid,
+            gpu_instance: None,
             origin: Origin::Pod((*pod).to_owned()),
             program: None,
         };
@@ -449,6 +455,7 @@ mod tests {
             for gpu in ["GPU-0", "GPU-1"] {
                 let process = Seen {
                     pid: 7,
+                    gpu_instance: None,
                     origin: origin.clone(),
                     program: None,
                 };

@@ -128,6 +128,7 @@ mod tests {
         };
         let seen = |pid, program: Option<&str>| Seen {
             pid,
+            gpu_instance: None,
             origin: origin.clone(),
             program: program.map(str::to_owned),
         };
@@ -180,6 +181,7 @@ mod tests {
         let mut bypass = bypass(&origin, None);
         let seen = Seen {
             pid: 9,
+            gpu_instance: None,
             origin: origin.clone(),
             program: Some("/bin/\n\u{1b}[31mreason=Fine".to_owned()),
         };

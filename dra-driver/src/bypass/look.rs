@@ -180,7 +180,10 @@ fn first_look(places: &Places, gpus: BTreeSet<String>) -> Result<Looked, String>
             Ok(listed) => {
                 let seen: Vec<Seen> = listed
                     .iter()
-                    .map(|process| processes::look_at(&places.proc, process.pid))
+                    .map(|process| Seen {
+                        gpu_instance: process.gpu_instance,
+                        ..processes::look_at(&places.proc, process.pid)
+                    })
                     .collect();
                 looked.sight.processes.insert(gpu.clone(), seen);
             }
@@ -357,6 +360,7 @@ mod tests {
             for gpu in ["GPU-0", "GPU-1"] {
                 let seen = Seen {
                     pid: 7,
+                    gpu_instance: None,
                     origin: Origin::Pod(pod.to_owned()),
                     program: None,
                 };

@@ -7,7 +7,7 @@ use super::{origin::Origin, sight::Seen};
 /// What the kernel puts behind the path of a program whose file is gone.
 const REPLACED: &str = " (deleted)";
 
-/// Looks at a process. Of one that is gone, or not to be seen from here, the origin is unknown.
+/// Looks at a process, whatever it uses of a GPU. Of one that is gone, or not to be seen from here, the origin is unknown.
 pub fn look_at(proc: &Path, pid: u32) -> Seen {
     let directory = proc.join(pid.to_string());
     let program = fs::read_link(directory.join("exe"));
@@ -20,6 +20,7 @@ pub fn look_at(proc: &Path, pid: u32) -> Seen {
     };
     Seen {
         pid,
+        gpu_instance: None,
         origin,
         program: program
             .ok()

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::detector::Group;
 use crate::{
+    inventory::UsedPart,
     prepare::DiskFailure,
     store::{self, Store},
 };
@@ -51,10 +52,14 @@ impl Remembered {
         store::put_beside(store, FILE, self)
     }
 
-    /// UUIDs of the GPUs whose devices are to be tainted: in Observe nothing may be refused.
-    pub fn tainted(&self) -> BTreeSet<String> {
+    /// The parts of GPUs whose devices are to be tainted: in Observe nothing may be refused.
+    pub fn tainted(&self) -> BTreeSet<UsedPart> {
         let groups = self.groups.iter().filter(|_| self.enforced);
-        groups.map(|group| group.gpu.clone()).collect()
+        let part = |group: &Group| UsedPart {
+            gpu: group.gpu.clone(),
+            gpu_instance: group.gpu_instance,
+        };
+        groups.map(part).collect()
     }
 }
 
@@ -77,10 +82,12 @@ mod tests {
                 groups: vec![
                     Group {
                         gpu: "GPU-0".to_owned(),
+                        gpu_instance: None,
                         origin: Origin::Pod("u-1".to_owned()),
                     },
                     Group {
                         gpu: "GPU-0".to_owned(),
+                        gpu_instance: None,
                         origin: Origin::Node,
                     },
                 ],

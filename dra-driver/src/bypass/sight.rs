@@ -12,6 +12,8 @@ use super::origin::Origin;
 pub struct Seen {
     /// Its id, as the node counts.
     pub pid: u32,
+    /// The GPU instance that it runs in; `None` counts on the whole GPU.
+    pub gpu_instance: Option<u32>,
     /// Whose it is.
     pub origin: Origin,
     /// Path of its program. In a pod that is a path in its container, which says nothing about the program.
@@ -157,6 +159,7 @@ mod tests {
     fn seen(origin: Origin, program: &str) -> Seen {
         Seen {
             pid: 1,
+            gpu_instance: None,
             origin,
             program: Some(program.to_owned()),
         }

@@ -18,7 +18,11 @@ use super::{
     remembered::Remembered,
     sight::{PodName, Trusted},
 };
-use crate::{inventory::KnownGpus, metrics::DriverMetrics, prepare::Milliseconds};
+use crate::{
+    inventory::{KnownGpus, UsedPart},
+    metrics::DriverMetrics,
+    prepare::Milliseconds,
+};
 
 /// Longest and shortest time between two looks.
 const LOOK_EVERY: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(100));
@@ -40,8 +44,8 @@ pub struct Settings {
     pub remembered: Remembered,
     /// The GPUs.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
-    /// Receives the UUIDs of the GPUs to taint.
-    pub tainted: watch::Sender<BTreeSet<String>>,
+    /// Receives the parts of GPUs to taint.
+    pub tainted: watch::Sender<BTreeSet<UsedPart>>,
     /// What is counted.
     pub metrics: DriverMetrics,
 }
@@ -60,7 +64,7 @@ struct Watcher {
     remembered: Remembered,
     enforced: bool,
     gpus: watch::Receiver<Option<KnownGpus>>,
-    tainted: watch::Sender<BTreeSet<String>>,
+    tainted: watch::Sender<BTreeSet<UsedPart>>,
     metrics: DriverMetrics,
     grace: Duration,
     every: Duration,

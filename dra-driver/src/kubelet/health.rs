@@ -45,7 +45,7 @@ struct DeviceHealth {
 
 fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
     let gpus = report.known.iter().flat_map(|known| &known.gpus);
-    gpus.map(|known| {
+    gpus.flat_map(|known| {
         let uuid = &known.gpu.uuid;
         let (status, message) = match &report.failure {
             Some(failure) => (v1::HealthStatus::Unknown, failure.clone()),
@@ -59,11 +59,16 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
             ),
             None => (v1::HealthStatus::Healthy, String::new()),
         };
-        DeviceHealth {
-            device: known.gpu.device_name(),
-            status,
-            message,
-        }
+        // What is true of a GPU is true of its slices, which there are in MIG mode only.
+        let is_cut = known.is_in_mig_mode();
+        let parts = known.parts();
+        parts
+            .filter(move |part| part.slice.is_none() || is_cut)
+            .map(move |part| DeviceHealth {
+                device: part.name,
+                status,
+                message: message.clone(),
+            })
     })
     .collect()
 }
@@ -160,6 +165,16 @@ mod tests {
             statuses.collect::<Vec<_>>()
         };
         assert_eq!(statuses(None), [Healthy, Unhealthy]);
+        // In MIG mode each slice is as healthy as its GPU.
+        let mut cut = known.clone();
+        cut.gpus[1].gpu.mig = Some(fixtures::a30(true));
+        let report = NvmlReport {
+            known: Some(cut),
+            failure: None,
+        };
+        let unhealthy = healths(&report).into_iter();
+        let unhealthy = unhealthy.filter(|health| health.status == Unhealthy);
+        assert_eq!(unhealthy.count(), 14);
         assert_eq!(statuses(Some("closed")), [Unknown, Unknown]);
     }
 }

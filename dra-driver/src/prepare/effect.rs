@@ -12,7 +12,7 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, Unit},
     orphan::Orphan,
-    slice::{MadeSlice, PlacedSlice, SliceMode, SliceOrder},
+    slice::{Made, PlacedSlice, SliceMode, SliceOrder},
 };
 
 /// A point in time: milliseconds since an epoch that only the caller knows. Never goes back.
@@ -105,9 +105,8 @@ pub enum Input {
     Committed(Ticket, Result<(), DiskFailure>),
     /// Answers [`Effect::WriteStatus`].
     StatusWritten(StatusOutcome),
-    /// Answers [`Effect::MakeSlices`]: the slices, in the order in which they were asked for. After a failure any of them may
-    /// be there.
-    SlicesMade(CallId, Result<Vec<MadeSlice>, SliceFailure>),
+    /// Answers [`Effect::MakeSlices`]. After a failure any of the slices may be there.
+    SlicesMade(CallId, Result<Made, SliceFailure>),
     /// Answers [`Effect::RemoveSlices`]. After a failure any of them may be left.
     SlicesRemoved(RemovalId, Result<(), SliceFailure>),
 }
@@ -241,6 +240,8 @@ pub enum Effect {
         fence: Fence,
         /// The slices.
         slices: Vec<SliceOrder>,
+        /// UUIDs of GPUs that could be cut into slices, and are used whole: they have to be out of MIG mode.
+        wholes: Vec<String>,
     },
     /// Remove slices, each as far as it is there, without the lock. Then [`Input::SlicesRemoved`]. Whoever does it holds the
     /// lock of each one's GPU meanwhile (see `slice`).

@@ -9,7 +9,7 @@ use super::{
     effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds, RemovalId},
     injected_bug::InjectedBug,
     queue::{Queue, Turn},
-    slice::{MadeSlice, SliceOrder},
+    slice::{Made, SliceOrder},
     slices::Removal,
     view::View,
 };
@@ -116,7 +116,7 @@ pub(super) enum Stage {
     /// Its slices are being made.
     Making,
     /// Wants the lock to record what was made.
-    Finish(Vec<MadeSlice>),
+    Finish(Made),
     /// Slices are being removed: its own, or those of an earlier allocation.
     Removing,
     /// Wants the lock to take its mark away, then answers.

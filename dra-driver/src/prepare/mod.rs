@@ -68,4 +68,6 @@ pub use effect::{
 pub use injected_bug::InjectedBug;
 pub use machine::{Config, Machine};
 pub use orphan::Orphan;
-pub use slice::{Foreign, Lying, MadeSlice, PlacedSlice, RecordedSlice, SliceMode, SliceOrder};
+pub use slice::{
+    Foreign, Lying, Made, MadeSlice, PlacedSlice, RecordedSlice, SliceMode, SliceOrder,
+};

@@ -162,14 +162,19 @@ impl Machine {
         (writes, After::Answer(id, answer))
     }
 
-    /// Records what needs no slices made as prepared, and anything else as intended.
+    /// Records what needs nothing of the hardware as prepared, and anything else as intended.
     fn record_intent(&self, id: CallId, record: Record) -> Decision {
+        let wholes = self.wholes(&record);
         match self.orders(&record) {
-            Ok(orders) if orders.is_empty() => record_and_answer(id, record),
-            Ok(orders) => (
-                vec![Write::PutRecord(record)],
-                After::Make { call: id, orders },
-            ),
+            Ok(orders) if orders.is_empty() && wholes.is_empty() => record_and_answer(id, record),
+            Ok(orders) => {
+                let make = After::Make {
+                    call: id,
+                    orders,
+                    wholes,
+                };
+                (vec![Write::PutRecord(record)], make)
+            }
             Err(refusal) => (Vec::new(), After::Answer(id, Answer::Refused(refusal))),
         }
     }

@@ -35,7 +35,10 @@
 //! Two slices of different GPUs are made at the same time; a GPU that hangs holds up its own alone. Done twice, the second
 //! finds the slice there, or gone.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_device::{MigInstance, MigProfile, Placement};
 use serde::{Deserialize, Serialize};
@@ -83,6 +86,15 @@ pub struct MadeSlice {
     pub compute_instance: u32,
     /// Its UUID.
     pub uuid: String,
+}
+
+/// What came of an order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// The slices, in the order in which they were asked for.
+    pub slices: Vec<MadeSlice>,
+    /// Minor numbers of the GPUs whose MIG mode may have been switched, by UUID: those from before may be another's.
+    pub minors: BTreeMap<String, u32>,
 }
 
 /// A slice that is to be made.
@@ -250,8 +262,11 @@ impl Record {
     }
 
     /// The same with what was made, in the order in which it was asked for.
-    pub(super) fn with_made(mut self, orders: &[SliceOrder], made: &[MadeSlice]) -> Self {
+    pub(super) fn with_made(mut self, orders: &[SliceOrder], made: &Made) -> Self {
         for device in &mut self.devices {
+            if let Some(minor) = made.minors.get(&device.unit.gpu) {
+                device.minor = *minor;
+            }
             let Some(slice) = device.slice.as_mut().filter(|slice| !slice.stays) else {
                 continue;
             };
@@ -259,7 +274,7 @@ impl Record {
                 order.gpu == device.unit.gpu && order.placement == slice.placement
             };
             let position = orders.iter().position(its);
-            if let Some(made) = position.and_then(|position| made.get(position)) {
+            if let Some(made) = position.and_then(|position| made.slices.get(position)) {
                 slice.made = Some(made.clone());
             }
         }

@@ -14,7 +14,7 @@ use super::{
     },
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
-    slice::{Foreign, Lying, MadeSlice, PlacedSlice, SliceOrder, lying},
+    slice::{Foreign, Lying, Made, MadeSlice, PlacedSlice, SliceMode, SliceOrder, lying},
     task::{After, Decision, disk_failed, plain},
 };
 
@@ -130,8 +130,31 @@ impl Machine {
         Ok(orders)
     }
 
+    /// GPUs of a record that could be cut into slices, and are used whole.
+    pub(super) fn wholes(&self, record: &Record) -> Vec<String> {
+        let is_cut_for_claims = |gpu: &String| {
+            let inventory = self.inventory.iter().flatten();
+            let mut slices = inventory.filter_map(|(_, facts)| {
+                let slice = facts.slice.as_ref()?;
+                (facts.unit.gpu == *gpu).then_some(slice.mode)
+            });
+            slices.any(|mode| mode == SliceMode::Dynamic)
+        };
+        let devices = record.devices.iter();
+        let wholes = devices.filter(|device| device.slice.is_none() && !device.admin_access);
+        let gpus: BTreeSet<&String> = wholes.map(|device| &device.unit.gpu).collect();
+        let gpus = gpus.into_iter().filter(|gpu| is_cut_for_claims(gpu));
+        gpus.cloned().collect()
+    }
+
     /// The intent is on disk.
-    pub(super) fn make(&mut self, id: CallId, orders: Vec<SliceOrder>, effects: &mut Vec<Effect>) {
+    pub(super) fn make(
+        &mut self,
+        id: CallId,
+        orders: Vec<SliceOrder>,
+        wholes: Vec<String>,
+        effects: &mut Vec<Effect>,
+    ) {
         let mark = self.mark(id);
         let Some(call) = self.calls.get_mut(&id) else {
             return;
@@ -146,11 +169,12 @@ impl Machine {
                 call: Some(mark),
             },
             slices: orders,
+            wholes,
         });
     }
 
     /// A call that is not there any more was voided by an Unprepare, which removes what was made.
-    pub(super) fn slices_made(&mut self, id: CallId, result: Result<Vec<MadeSlice>, SliceFailure>) {
+    pub(super) fn slices_made(&mut self, id: CallId, result: Result<Made, SliceFailure>) {
         let Some(call) = self.calls.get_mut(&id) else {
             return;
         };

@@ -52,6 +52,7 @@ pub(super) enum After {
     Make {
         call: CallId,
         orders: Vec<SliceOrder>,
+        wholes: Vec<String>,
     },
     /// That they go is on disk: the slices are removed.
     Remove {
@@ -194,7 +195,11 @@ impl Machine {
                     self.look_past_the_watch(call, effects);
                 }
             }
-            After::Make { call, orders } => self.make(call, orders, effects),
+            After::Make {
+                call,
+                orders,
+                wholes,
+            } => self.make(call, orders, wholes, effects),
             After::Remove { removal, slices } => self.remove(removal, slices, effects),
             After::Resumed(call) => {
                 self.queue_prepare(call, Stage::Record);

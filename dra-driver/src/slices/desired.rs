@@ -1,22 +1,41 @@
 //! The devices of a node as ResourceSlices show them. Names: DESIGN 7.
+//!
+//! First the counters of the GPUs that can be cut anew, in slices of eight sets; then a slice for each GPU that is cut or can be, in the order of
+//! [`super::order`]; then the GPUs that are whole and stay so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
-    api::resource::v1::{Device, DeviceAttribute, DeviceCapacity, DeviceTaint},
+    api::resource::v1::{
+        CounterSet, Device, DeviceAttribute, DeviceCapacity, DeviceCounterConsumption, DeviceTaint,
+    },
     apimachinery::pkg::api::resource::Quantity,
 };
 use muster_api::keys;
 use muster_cluster::quantity;
+use muster_device::{MigFacts, Placement};
 
-use crate::inventory::{KnownGpu, KnownGpus};
+use super::{board::Board, order};
+use crate::{
+    inventory::{KnownGpu, KnownGpus, Part, Slice, UsedPart},
+    mig::{Mode, Policy},
+};
 
-/// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint.
+/// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint, and one with devices that draw
+/// from counters is from the first.
 pub const MAX_DEVICES_PER_SLICE: usize = 64;
+/// Most counter sets of a slice.
+pub const MAX_COUNTER_SETS_PER_SLICE: usize = 8;
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
 pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Taint key (NoSchedule) on GPUs that do not answer NVML.
 pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
+/// Taint key (NoSchedule) on what needs hardware that a slice has which no claim of ours accounts for.
+pub const TAINT_FOREIGN_SLICE: &str = "gpu.muster.dev/foreign-slice";
+/// Taint key (NoSchedule) on GPUs that are being brought to their declared layout.
+pub const TAINT_RECONFIGURING: &str = "gpu.muster.dev/reconfiguring";
+/// Taint key (NoSchedule) on devices that are not offered any more and may still be allocated, and on the others of their GPU.
+pub const TAINT_WITHDRAWN: &str = "gpu.muster.dev/withdrawn";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 
@@ -25,31 +44,219 @@ const MAX_STRING_BYTES: usize = 64;
 pub struct Tainted {
     /// Names of devices that are held without a permit.
     pub held: BTreeSet<String>,
-    /// UUIDs of GPUs that processes use which nothing explains.
-    pub bypassed: BTreeSet<String>,
+    /// What processes use which nothing explains.
+    pub bypassed: BTreeSet<UsedPart>,
+    /// UUIDs of GPUs that are being brought to their declared layout.
+    pub reconfiguring: BTreeSet<String>,
 }
 
-/// The devices of each slice, in order: kube-scheduler takes the first that fit, so neighbours in `NVLink` stand together.
-/// At least one slice, empty if need be: a pool without slices looks like a driver that is not there.
-pub fn devices(known: &KnownGpus, tainted: &Tainted) -> Vec<Vec<Device>> {
-    let all: Vec<Device> = known.gpus.iter().map(|gpu| device(gpu, tainted)).collect();
-    if all.is_empty() {
-        return vec![Vec::new()];
+/// What a ResourceSlice holds: the API has either in one, not both.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Content {
+    /// What devices share.
+    Counters(Vec<CounterSet>),
+    /// Devices, in the order in which they are tried.
+    Devices(Vec<Device>),
+}
+
+impl Content {
+    /// Its devices.
+    pub fn devices(&self) -> &[Device] {
+        match self {
+            Self::Counters(_) => &[],
+            Self::Devices(devices) => devices,
+        }
     }
-    all.chunks(MAX_DEVICES_PER_SLICE)
-        .map(<[Device]>::to_vec)
-        .collect()
+}
+
+/// What a node's slices are to hold.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Desired {
+    /// Slice by slice. At least one: a pool without slices looks like a driver that is not there.
+    pub contents: Vec<Content>,
+    /// What the hardware could do and the API cannot show, a sentence for each.
+    pub left_out: Vec<String>,
+}
+
+/// How a GPU is offered.
+#[derive(Clone, Debug)]
+pub enum Offering<'a> {
+    /// Whole.
+    Whole,
+    /// As the slices that exist.
+    Existing,
+    /// As every slice that can be made, and whole too if `whole`.
+    Every {
+        /// What it can be cut into.
+        board: Board<'a>,
+        /// Whether it can be had whole: nothing is if its MIG mode is on and stays so.
+        whole: bool,
+    },
+}
+
+impl<'a> Offering<'a> {
+    /// How this GPU is offered. One in MIG mode that stays in it is never offered whole.
+    pub fn of(known: &'a KnownGpu, policy: &Policy) -> Self {
+        let whole = policy.may_toggle(known);
+        let board = || {
+            let mig = known.gpu.mig.as_ref()?;
+            let room = MAX_DEVICES_PER_SLICE - usize::from(whole);
+            Board::new(&known.gpu, mig, room)
+        };
+        let can_be_cut = known.is_in_mig_mode() || whole;
+        let board = (policy.mode == Mode::Dynamic && can_be_cut)
+            .then(board)
+            .flatten();
+        match board {
+            Some(board) => Self::Every { board, whole },
+            None if known.is_in_mig_mode() => Self::Existing,
+            None => Self::Whole,
+        }
+    }
+
+    /// Its devices, in the order in which they are to be tried, each with what it draws from.
+    fn parts(&self, known: &'a KnownGpu) -> Vec<(Part<'a>, Option<DeviceCounterConsumption>)> {
+        let whole = Part {
+            name: known.gpu.device_name(),
+            slice: None,
+        };
+        match self {
+            Self::Whole => vec![(whole, None)],
+            Self::Existing => {
+                let mut slices: Vec<Slice<'a>> = known.existing().collect();
+                slices.sort_by_key(|slice| {
+                    let profile = slice.profile;
+                    (
+                        profile.memory_slices,
+                        profile.compute_slices,
+                        profile.gpu_instance_profile,
+                        slice.placement,
+                    )
+                });
+                // They do not overlap, and no GPU has that many memory slices.
+                slices.truncate(MAX_DEVICES_PER_SLICE);
+                let part = |slice: Slice<'a>| Part {
+                    name: known.gpu.slice_name(slice.profile, slice.placement.start),
+                    slice: Some(slice),
+                };
+                slices
+                    .into_iter()
+                    .map(|slice| (part(slice), None))
+                    .collect()
+            }
+            Self::Every {
+                board,
+                whole: has_whole,
+            } => {
+                let slices = board.slices().iter().map(|&(profile, placement)| {
+                    // Who it is shows when it is made; until then, and from one claim to the next, it is nobody.
+                    let part = Part {
+                        name: known.gpu.slice_name(profile, placement.start),
+                        slice: Some(Slice {
+                            profile,
+                            placement,
+                            uuid: None,
+                        }),
+                    };
+                    (part, Some(board.of(profile, placement)))
+                });
+                let whole = has_whole.then(|| (whole, Some(board.all())));
+                slices.chain(whole).collect()
+            }
+        }
+    }
+}
+
+/// What the slices are to hold. `order`: UUIDs of the GPUs that have a slice each, as they stand; those that are not in it follow.
+pub fn desired(known: &KnownGpus, policy: &Policy, order: &[String], tainted: &Tainted) -> Desired {
+    let mut sets: Vec<CounterSet> = Vec::new();
+    let mut cut: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
+    let mut whole: Vec<Device> = Vec::new();
+    let mut left_out = Vec::new();
+    for gpu in &known.gpus {
+        let offering = Offering::of(gpu, policy);
+        if let Offering::Every { board, .. } = &offering {
+            sets.push(board.counter_set());
+            left_out.extend(board.left_out().iter().cloned());
+        }
+        let needed = Needed {
+            held: held_parts(gpu, tainted),
+            // Where slices are made for claims. Elsewhere those of others are what is offered.
+            foreign: match offering {
+                Offering::Every { .. } => &gpu.foreign,
+                Offering::Whole | Offering::Existing => &[],
+            },
+        };
+        let parts = offering.parts(gpu).into_iter();
+        let devices = parts.map(|(part, takes)| device(gpu, &part, takes, &needed, tainted));
+        if matches!(offering, Offering::Whole) {
+            whole.extend(devices);
+        } else {
+            cut.insert(&gpu.gpu.uuid, devices.collect());
+        }
+    }
+    let order = order::arranged(known, policy, order);
+    let cut = order.iter().filter_map(|uuid| cut.remove(uuid.as_str()));
+    let cut: Vec<Vec<Device>> = cut.filter(|devices| !devices.is_empty()).collect();
+    let mut contents: Vec<Content> = sets
+        .chunks(MAX_COUNTER_SETS_PER_SLICE)
+        .map(|sets| Content::Counters(sets.to_vec()))
+        .collect();
+    contents.extend(cut.into_iter().map(Content::Devices));
+    let whole = whole.chunks(MAX_DEVICES_PER_SLICE);
+    contents.extend(whole.map(|devices| Content::Devices(devices.to_vec())));
+    if contents.is_empty() {
+        contents.push(Content::Devices(Vec::new()));
+    }
+    Desired { contents, left_out }
 }
 
 /// Every attribute stands on every device: a selector that reads one that is missing is a run-time error, which
-/// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, or -1.
-fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
+/// aborts the scheduling of the pod. Where the hardware has no such thing the value is the device's own name, -1 or 0.
+///
+/// A slice has no `NVLink` and no peers: it is its own group, also beside slices of the same GPU.
+fn device(
+    known: &KnownGpu,
+    part: &Part<'_>,
+    takes: Option<DeviceCounterConsumption>,
+    needed: &Needed<'_>,
+    tainted: &Tainted,
+) -> Device {
     let gpu = &known.gpu;
-    let name = gpu.device_name();
-    let neighbour = |index: u32| string(&format!("gpu-{index}"));
+    let name = part.name.clone();
+    let slice = part.slice.as_ref();
+    let neighbour = |index: u32| match slice {
+        None => string(&format!("gpu-{index}")),
+        Some(_) => string(&name),
+    };
+    let own = || string(&name);
     let (major, minor) = gpu.cuda_compute_capability;
+    let mig = gpu.mig.as_ref();
+    let compute_slices = match slice {
+        Some(slice) => slice.profile.compute_slices,
+        None => mig.map_or(0, MigFacts::compute_slices),
+    };
+    let memory_slices = match slice {
+        Some(slice) => slice.profile.memory_slices,
+        None => mig.map_or(0, MigFacts::memory_slices),
+    };
+    let fabric_clique = gpu.fabric_clique.as_ref().filter(|_| slice.is_none());
     let attributes = [
-        ("uuid", string(&gpu.uuid)),
+        ("type", string(if slice.is_some() { "mig" } else { "gpu" })),
+        (
+            "profile",
+            slice.map_or_else(own, |slice| string(&slice.profile.name)),
+        ),
+        ("parentUUID", string(&gpu.uuid)),
+        (
+            "uuid",
+            match slice {
+                None => string(&gpu.uuid),
+                Some(slice) => string(slice.uuid.unwrap_or(&name)),
+            },
+        ),
+        ("computeSlices", int(i64::from(compute_slices))),
+        ("memorySlices", int(i64::from(memory_slices))),
         ("productName", string(&gpu.product_name)),
         ("architecture", string(&gpu.architecture)),
         ("nvlinkPair", neighbour(gpu.nvlink.pair)),
@@ -57,7 +264,7 @@ fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
         ("nvlinkGroup", neighbour(gpu.nvlink.group)),
         (
             "fabricClique",
-            string(gpu.fabric_clique.as_ref().unwrap_or(&name)),
+            fabric_clique.map_or_else(own, |clique| string(clique)),
         ),
         ("driverVersion", version(&semantic(&gpu.driver_version))),
         (
@@ -68,26 +275,34 @@ fn device(known: &KnownGpu, tainted: &Tainted) -> Device {
         ("resource.kubernetes.io/pcieRoot", string(&gpu.pcie_root)),
         (
             "resource.kubernetes.io/numaNode",
-            DeviceAttribute {
-                int: Some(gpu.numa_node.map_or(-1, i64::from)),
-                ..DeviceAttribute::default()
-            },
+            int(gpu.numa_node.map_or(-1, i64::from)),
         ),
     ];
-    let taints = taints(known, &name, tainted);
+    let bytes = match slice {
+        Some(slice) => Some(slice.profile.memory_bytes),
+        None => gpu.memory_bytes,
+    };
+    let multiprocessors = slice.map(|slice| slice.profile.multiprocessors);
+    let memory = bytes.map(|bytes| ("memory", memory(bytes)));
+    let multiprocessors =
+        multiprocessors.map(|count| ("multiprocessors", Quantity(count.to_string())));
+    let capacity: BTreeMap<String, DeviceCapacity> = memory
+        .into_iter()
+        .chain(multiprocessors)
+        .map(|(name, value)| {
+            let capacity = DeviceCapacity {
+                value,
+                ..DeviceCapacity::default()
+            };
+            (name.to_owned(), capacity)
+        })
+        .collect();
+    let taints = taints(known, slice.map(|slice| slice.placement), needed, tainted);
     Device {
         name,
         attributes: Some(owned(attributes)),
-        capacity: gpu.memory_bytes.map(|bytes| {
-            let value = memory(bytes);
-            owned([(
-                "memory",
-                DeviceCapacity {
-                    value,
-                    ..DeviceCapacity::default()
-                },
-            )])
-        }),
+        capacity: (!capacity.is_empty()).then_some(capacity),
+        consumes_counters: takes.map(|takes| vec![takes]),
         taints: (!taints.is_empty()).then_some(taints),
         ..Device::default()
     }
@@ -100,26 +315,68 @@ fn memory(bytes: u64) -> Quantity {
     ))
 }
 
-fn taints(known: &KnownGpu, name: &str, tainted: &Tainted) -> Vec<DeviceTaint> {
-    let no_schedule = |key: &str| DeviceTaint {
+/// Parts of a GPU that somebody else needs.
+struct Needed<'a> {
+    /// What is held without a permit; `None`: the whole GPU.
+    held: Vec<Option<Placement>>,
+    /// Slices that no claim of ours accounts for.
+    foreign: &'a [Placement],
+}
+
+/// Which parts of a GPU are held without a permit; `None`: the whole of it.
+fn held_parts(known: &KnownGpu, tainted: &Tainted) -> Vec<Option<Placement>> {
+    if tainted.held.is_empty() {
+        return Vec::new();
+    }
+    let held = known
+        .parts()
+        .filter(|part| tainted.held.contains(&part.name));
+    held.map(|part| part.slice.map(|slice| slice.placement))
+        .collect()
+}
+
+/// A taint is on whatever needs some of the same hardware: on a whole GPU and all its slices, on a slice and what overlaps it.
+fn taints(
+    known: &KnownGpu,
+    placement: Option<Placement>,
+    needed: &Needed<'_>,
+    tainted: &Tainted,
+) -> Vec<DeviceTaint> {
+    let overlaps = |other: Option<Placement>| match (placement, other) {
+        (Some(own), Some(other)) => own.overlaps(other),
+        (None, _) | (_, None) => true,
+    };
+    let uuid = &known.gpu.uuid;
+    let mut bypassed = tainted.bypassed.iter().filter(|used| used.gpu == *uuid);
+    let place = |used: &UsedPart| used.gpu_instance.and_then(|id| known.placement(id));
+    let stands = [
+        (
+            keys::TAINT_HELD,
+            needed.held.iter().any(|&other| overlaps(other)),
+        ),
+        (
+            keys::TAINT_BYPASSED,
+            bypassed.any(|used| overlaps(place(used))),
+        ),
+        (
+            TAINT_FOREIGN_SLICE,
+            needed.foreign.iter().any(|&other| overlaps(Some(other))),
+        ),
+        (TAINT_RECONFIGURING, tainted.reconfiguring.contains(uuid)),
+        (TAINT_GONE, known.gone),
+        (TAINT_UNRESPONSIVE, known.silent),
+    ];
+    let stands = stands.into_iter().filter(|(_, stands)| *stands);
+    stands.map(|(key, _)| no_schedule(key)).collect()
+}
+
+/// Nothing new is placed there; who runs there goes on.
+pub(super) fn no_schedule(key: &str) -> DeviceTaint {
+    DeviceTaint {
         key: key.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..DeviceTaint::default()
-    };
-    let mut taints = Vec::new();
-    if tainted.held.contains(name) {
-        taints.push(no_schedule(keys::TAINT_HELD));
     }
-    if tainted.bypassed.contains(&known.gpu.uuid) {
-        taints.push(no_schedule(keys::TAINT_BYPASSED));
-    }
-    if known.gone {
-        taints.push(no_schedule(TAINT_GONE));
-    }
-    if known.silent {
-        taints.push(no_schedule(TAINT_UNRESPONSIVE));
-    }
-    taints
 }
 
 fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V> {
@@ -132,6 +389,13 @@ fn owned<V, const COUNT: usize>(pairs: [(&str, V); COUNT]) -> BTreeMap<String, V
 fn string(value: &str) -> DeviceAttribute {
     DeviceAttribute {
         string: Some(value[..value.floor_char_boundary(MAX_STRING_BYTES)].to_owned()),
+        ..DeviceAttribute::default()
+    }
+}
+
+fn int(value: i64) -> DeviceAttribute {
+    DeviceAttribute {
+        int: Some(value),
         ..DeviceAttribute::default()
     }
 }
@@ -155,11 +419,15 @@ fn semantic(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
+    use muster_device::{Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups};
 
     use super::*;
+    use crate::{
+        inventory::fixtures::{a30, h100},
+        mig::Toggle,
+    };
 
-    fn known(count: u32) -> KnownGpus {
+    fn known_with(count: u32, mig: impl Fn(u32) -> Option<MigFacts>) -> KnownGpus {
         let gpu = |index| Gpu {
             uuid: format!("GPU-{index}"),
             index,
@@ -178,7 +446,7 @@ mod tests {
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
-            mig: None,
+            mig: mig(index),
         };
         let gpus = (0..count).map(|index| ListedGpu {
             gpu: gpu(index),
@@ -191,6 +459,62 @@ mod tests {
         KnownGpus::default().after("boot", &listed)
     }
 
+    fn known(count: u32) -> KnownGpus {
+        known_with(count, |_| None)
+    }
+
+    fn policy(mode: Mode, toggle: Toggle) -> Policy {
+        Policy {
+            mode,
+            toggle,
+            ..Policy::default()
+        }
+    }
+
+    fn dynamic() -> Policy {
+        policy(Mode::Dynamic, Toggle::WhenIdle)
+    }
+
+    fn contents(known: &KnownGpus, policy: &Policy, tainted: &Tainted) -> Vec<Content> {
+        desired(known, policy, &[], tainted).contents
+    }
+
+    /// The devices of each slice, where none is cut.
+    fn devices(known: &KnownGpus, tainted: &Tainted) -> Vec<Vec<Device>> {
+        let contents = contents(known, &Policy::default(), tainted).into_iter();
+        contents.map(|content| content.devices().to_vec()).collect()
+    }
+
+    fn names(content: &Content) -> Vec<&str> {
+        match content {
+            Content::Counters(sets) => sets.iter().map(|set| set.name.as_str()).collect(),
+            Content::Devices(devices) => devices.iter().map(|it| it.name.as_str()).collect(),
+        }
+    }
+
+    fn taint_keys<'a>(contents: &'a [Content], device: &str) -> Vec<&'a str> {
+        let mut devices = contents.iter().flat_map(Content::devices);
+        let device = devices.find(|it| it.name == device).unwrap();
+        let taints = device.taints.iter().flatten();
+        taints.map(|taint| taint.key.as_str()).collect()
+    }
+
+    fn slice(profile: u32, start: u32, size: u32, gpu_instance: u32) -> MigInstance {
+        MigInstance {
+            placement: Placement { start, size },
+            gpu_instance,
+            compute_instance: Some(0),
+            is_divided: false,
+            profile,
+            uuid: Some(format!("MIG-{gpu_instance}")),
+        }
+    }
+
+    fn with_slices(known: KnownGpus, gpu: &str, slices: Vec<MigInstance>) -> KnownGpus {
+        let seen = BTreeMap::from([(gpu.to_owned(), slices)]);
+        known.with_instances(&seen, |_, _| false)
+    }
+
     #[test]
     fn a_gpu_is_shown_with_all_names_of_the_design() {
         let slices = devices(&known(4), &Tainted::default());
@@ -200,7 +524,12 @@ mod tests {
             serde_json::json!({
                 "name": "gpu-3",
                 "attributes": {
+                    "type": {"string": "gpu"},
+                    "profile": {"string": "gpu-3"},
+                    "parentUUID": {"string": "GPU-3"},
                     "uuid": {"string": "GPU-3"},
+                    "computeSlices": {"int": 0},
+                    "memorySlices": {"int": 0},
                     "productName": {"string": "NVIDIA H100 80GB HBM3"},
                     "architecture": {"string": "Hopper"},
                     "nvlinkPair": {"string": "gpu-2"},
@@ -234,7 +563,13 @@ mod tests {
     fn held_bypassed_and_silent_devices_are_tainted_and_stay() {
         let tainted = Tainted {
             held: BTreeSet::from(["gpu-1".to_owned()]),
-            bypassed: BTreeSet::from(["GPU-1".to_owned(), "GPU-2".to_owned()]),
+            bypassed: ["GPU-1", "GPU-2"]
+                .map(|gpu| UsedPart {
+                    gpu: gpu.to_owned(),
+                    gpu_instance: None,
+                })
+                .into(),
+            ..Tainted::default()
         };
         let mut known = known(4);
         known.gpus[3].silent = true;
@@ -259,6 +594,237 @@ mod tests {
             .iter()
             .flat_map(|device| device.taints.iter().flatten());
         assert!(taints.all(no_schedule), "nobody who runs is evicted");
+    }
+
+    #[test]
+    fn eight_h100_that_are_cut_as_asked_are_one_slice_of_counters_and_one_for_each() {
+        let known = known_with(8, |_| Some(h100(false)));
+        let desired = desired(&known, &dynamic(), &[], &Tainted::default());
+        assert!(desired.left_out.is_empty(), "{:?}", desired.left_out);
+        let contents = desired.contents;
+        assert_eq!(contents.len(), 9);
+        let sets = (0..8).map(|index| format!("gpu-{index}"));
+        assert_eq!(names(&contents[0]), sets.collect::<Vec<_>>());
+        let Content::Counters(sets) = &contents[0] else {
+            panic!("counters come first");
+        };
+        let quantity = |value: &str| serde_json::json!({ "value": value });
+        let mut counters = serde_json::json!({
+            "compute-slices": quantity("7"),
+            "copy-engines": quantity("8"),
+            "decoders": quantity("7"),
+            "jpeg-engines": quantity("7"),
+            "ofa-engines": quantity("1"),
+        });
+        for memory in 0..8 {
+            counters[format!("memory-slice-{memory}")] = quantity("1");
+        }
+        let set = serde_json::json!({"name": "gpu-5", "counters": counters});
+        assert_eq!(serde_json::to_value(&sets[5]).unwrap(), set);
+        for (index, content) in contents[1..].iter().enumerate() {
+            let names = names(content);
+            assert_eq!(names.len(), 26);
+            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-6"));
+            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-6"));
+            assert_eq!(names[24], format!("gpu-{index}-mig-7g80gb-0"));
+            assert_eq!(names[25], format!("gpu-{index}"), "whole last");
+        }
+        let devices = contents[6].devices();
+        let whole = serde_json::to_value(&devices[25]).unwrap();
+        assert_eq!(
+            whole["consumesCounters"],
+            serde_json::json!([{"counterSet": "gpu-5", "counters": counters}])
+        );
+        assert_eq!(whole["attributes"]["computeSlices"]["int"], 7);
+        assert_eq!(whole["attributes"]["memorySlices"]["int"], 8);
+        let slice = devices.iter().find(|it| it.name == "gpu-5-mig-3g40gb-4");
+        assert_eq!(
+            serde_json::to_value(slice.unwrap()).unwrap(),
+            serde_json::json!({
+                "name": "gpu-5-mig-3g40gb-4",
+                "attributes": {
+                    "type": {"string": "mig"},
+                    "profile": {"string": "3g.40gb"},
+                    "parentUUID": {"string": "GPU-5"},
+                    "uuid": {"string": "gpu-5-mig-3g40gb-4"},
+                    "computeSlices": {"int": 3},
+                    "memorySlices": {"int": 4},
+                    "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                    "architecture": {"string": "Hopper"},
+                    "nvlinkPair": {"string": "gpu-5-mig-3g40gb-4"},
+                    "nvlinkQuad": {"string": "gpu-5-mig-3g40gb-4"},
+                    "nvlinkGroup": {"string": "gpu-5-mig-3g40gb-4"},
+                    "fabricClique": {"string": "gpu-5-mig-3g40gb-4"},
+                    "driverVersion": {"version": "580.95.5"},
+                    "cudaComputeCapability": {"version": "9.0.0"},
+                    "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
+                    "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"},
+                    "resource.kubernetes.io/numaNode": {"int": 1},
+                },
+                "capacity": {
+                    "memory": {"value": "40448Mi"},
+                    "multiprocessors": {"value": "60"},
+                },
+                "consumesCounters": [{
+                    "counterSet": "gpu-5",
+                    "counters": {
+                        "compute-slices": {"value": "3"},
+                        "copy-engines": {"value": "3"},
+                        "decoders": {"value": "3"},
+                        "jpeg-engines": {"value": "3"},
+                        "memory-slice-4": {"value": "1"},
+                        "memory-slice-5": {"value": "1"},
+                        "memory-slice-6": {"value": "1"},
+                        "memory-slice-7": {"value": "1"},
+                    },
+                }],
+            })
+        );
+    }
+
+    #[test]
+    fn a_mixed_node_offers_each_gpu_as_what_it_can_be() {
+        // An A30 in MIG mode, whose mode nobody may switch; an H100 that can be switched; one that cannot be cut.
+        let mut known = known_with(3, |index| match index {
+            0 => Some(a30(true)),
+            1 => Some(h100(false)),
+            _ => None,
+        });
+        known.gpus[0].gpu.cuda_compute_capability = (8, 0);
+        let known = with_slices(known, "GPU-0", vec![slice(14, 2, 1, 3)]);
+        let shape = |policy: &Policy| {
+            let contents = contents(&known, policy, &Tainted::default());
+            let shape = contents.iter().map(|content| {
+                let names = names(content);
+                (names.len(), names.last().map(|name| (*name).to_owned()))
+            });
+            shape.collect::<Vec<_>>()
+        };
+        let last = |count: usize, name: &str| (count, Some(name.to_owned()));
+        let as_it_is = [last(1, "gpu-0-mig-1g6gb-2"), last(2, "gpu-2")];
+        for mode in [Mode::Off, Mode::Static] {
+            for toggle in [Toggle::Never, Toggle::WhenIdle] {
+                assert_eq!(shape(&policy(mode, toggle)), as_it_is, "{mode:?}");
+            }
+        }
+        assert_eq!(
+            shape(&dynamic()),
+            [
+                last(2, "gpu-1"),
+                last(13, "gpu-0-mig-4g24gb-0"),
+                last(26, "gpu-1"),
+                last(1, "gpu-2")
+            ]
+        );
+        // Nothing is switched: the H100 stays whole, and has nothing to share.
+        assert_eq!(
+            shape(&policy(Mode::Dynamic, Toggle::Never)),
+            [
+                last(1, "gpu-0"),
+                last(13, "gpu-0-mig-4g24gb-0"),
+                last(2, "gpu-2")
+            ]
+        );
+        let existing = contents(&known, &Policy::default(), &Tainted::default());
+        let attributes = existing[0].devices()[0].attributes.as_ref().unwrap();
+        assert_eq!(attributes["uuid"].string.as_deref(), Some("MIG-3"));
+    }
+
+    #[test]
+    fn a_gpu_in_mig_mode_without_a_whole_slice_offers_nothing_and_never_itself() {
+        let mut broken = slice(19, 0, 1, 1);
+        broken.compute_instance = None;
+        let mut divided = slice(9, 4, 4, 2);
+        divided.is_divided = true;
+        let strange = slice(77, 1, 1, 3);
+        let known = known_with(1, |_| Some(h100(true)));
+        let known = with_slices(known, "GPU-0", vec![broken, divided, strange]);
+        for policy in [
+            policy(Mode::Off, Toggle::Never),
+            policy(Mode::Static, Toggle::WhenIdle),
+        ] {
+            let contents = contents(&known, &policy, &Tainted::default());
+            assert_eq!(contents, [Content::Devices(Vec::new())]);
+        }
+    }
+
+    #[test]
+    fn a_taint_falls_on_all_that_needs_the_same_hardware_and_on_nothing_else() {
+        let known = known_with(2, |_| Some(h100(true)));
+        let known = with_slices(
+            known,
+            "GPU-0",
+            vec![slice(19, 6, 1, 11), slice(9, 0, 4, 12)],
+        );
+        let tainted = Tainted {
+            held: BTreeSet::from(["gpu-1-mig-2g20gb-4".to_owned()]),
+            bypassed: BTreeSet::from([UsedPart {
+                gpu: "GPU-0".to_owned(),
+                gpu_instance: Some(11),
+            }]),
+            reconfiguring: BTreeSet::new(),
+        };
+        let contents = contents(&known, &dynamic(), &tainted);
+        let (held, bypassed) = (vec![keys::TAINT_HELD], vec![keys::TAINT_BYPASSED]);
+        for (device, expected) in [
+            ("gpu-0", bypassed.clone()),
+            ("gpu-0-mig-1g10gb-6", bypassed.clone()),
+            ("gpu-0-mig-1g20gb-6", bypassed.clone()),
+            ("gpu-0-mig-3g40gb-4", bypassed.clone()),
+            ("gpu-0-mig-7g80gb-0", bypassed.clone()),
+            ("gpu-0-mig-1g10gb-5", vec![]),
+            ("gpu-0-mig-3g40gb-0", vec![]),
+            ("gpu-1", held.clone()),
+            ("gpu-1-mig-2g20gb-4", held.clone()),
+            ("gpu-1-mig-1g10gb-5", held.clone()),
+            ("gpu-1-mig-1g10gb-6", vec![]),
+        ] {
+            assert_eq!(taint_keys(&contents, device), expected, "{device}");
+        }
+        // Who uses an instance that is not known may use any.
+        let tainted = Tainted {
+            bypassed: BTreeSet::from([UsedPart {
+                gpu: "GPU-0".to_owned(),
+                gpu_instance: Some(99),
+            }]),
+            reconfiguring: BTreeSet::from(["GPU-1".to_owned()]),
+            ..Tainted::default()
+        };
+        let contents = super::tests::contents(&known, &dynamic(), &tainted);
+        for device in contents.iter().flat_map(Content::devices) {
+            let key = if device.name.starts_with("gpu-0") {
+                keys::TAINT_BYPASSED
+            } else {
+                TAINT_RECONFIGURING
+            };
+            assert_eq!(taint_keys(&contents, &device.name), [key]);
+        }
+    }
+
+    #[test]
+    fn slices_that_somebody_else_made_taint_what_overlaps_them_where_slices_are_made_for_claims() {
+        let known = known_with(1, |_| Some(h100(true)));
+        let seen = BTreeMap::from([("GPU-0".to_owned(), vec![slice(19, 6, 1, 1)])]);
+        let known = known.with_instances(&seen, |gpu, at| gpu == "GPU-0" && at.start == 6);
+        let dynamic = contents(&known, &dynamic(), &Tainted::default());
+        for device in ["gpu-0", "gpu-0-mig-1g10gb-6", "gpu-0-mig-1g20gb-6"] {
+            assert_eq!(taint_keys(&dynamic, device), [TAINT_FOREIGN_SLICE]);
+        }
+        assert!(taint_keys(&dynamic, "gpu-0-mig-1g10gb-5").is_empty());
+        let existing = contents(&known, &Policy::default(), &Tainted::default());
+        assert!(taint_keys(&existing, "gpu-0-mig-1g10gb-6").is_empty());
+    }
+
+    #[test]
+    fn nine_gpus_have_two_slices_of_counters() {
+        let known = known_with(9, |_| Some(h100(true)));
+        let contents = contents(&known, &dynamic(), &Tainted::default());
+        let sizes: Vec<usize> = contents
+            .iter()
+            .map(|content| names(content).len())
+            .collect();
+        assert_eq!(sizes[..2], [8, 1]);
+        assert_eq!(sizes[2..], [26; 9]);
     }
 
     #[test]

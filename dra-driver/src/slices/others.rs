@@ -24,6 +24,8 @@ use k8s_openapi::api::{core::v1::Node, resource::v1::Device};
 use muster_api::keys;
 use muster_cluster::{device_plugin, managed::ManagedPods, text::listed};
 
+use super::desired::Content;
+
 /// Names who else hands out GPUs of the node, with what shows it; empty: nobody does.
 /// `publishing`: the drivers that have ResourceSlices there; `handed_out`: what a container got of a device plugin, if one has anything.
 pub fn others<'a>(
@@ -88,7 +90,7 @@ impl Sightings {
 }
 
 /// How long after the last device was withdrawn kube-scheduler may still write an allocation of it, by what it knew before.
-const AFTERMATH: Duration = Duration::from_secs(30);
+pub(crate) const AFTERMATH: Duration = Duration::from_secs(30);
 
 /// Whether claims may still get devices that were withdrawn.
 #[derive(Debug, Default)]
@@ -115,21 +117,37 @@ impl Withdrawal {
     }
 }
 
-/// Of what would be published only the devices of these names; at least one slice.
-pub fn only(desired: &[Vec<Device>], names: &BTreeSet<String>) -> Vec<Vec<Device>> {
-    let kept = desired.iter().map(|slice| {
-        let kept = slice.iter().filter(|device| names.contains(&device.name));
-        kept.cloned().collect::<Vec<_>>()
+/// Of what would be published only the devices of these names, with what they draw from; at least one slice.
+pub fn only(desired: &[Content], names: &BTreeSet<String>) -> Vec<Content> {
+    let is_kept = |device: &&Device| names.contains(&device.name);
+    let sets: BTreeSet<&str> = desired
+        .iter()
+        .flat_map(|content| content.devices().iter().filter(is_kept))
+        .flat_map(|device| device.consumes_counters.iter().flatten())
+        .map(|takes| takes.counter_set.as_str())
+        .collect();
+    let kept = desired.iter().filter_map(|content| match content {
+        Content::Counters(counters) => {
+            let counters = counters.iter();
+            let counters = counters.filter(|set| sets.contains(set.name.as_str()));
+            let counters: Vec<_> = counters.cloned().collect();
+            (!counters.is_empty()).then_some(Content::Counters(counters))
+        }
+        Content::Devices(devices) => {
+            let devices: Vec<_> = devices.iter().filter(is_kept).cloned().collect();
+            (!devices.is_empty()).then_some(Content::Devices(devices))
+        }
     });
-    let mut slices: Vec<Vec<Device>> = kept.filter(|slice| !slice.is_empty()).collect();
-    if slices.is_empty() {
-        slices.push(Vec::new());
+    let mut contents: Vec<Content> = kept.collect();
+    if contents.is_empty() {
+        contents.push(Content::Devices(Vec::new()));
     }
-    slices
+    contents
 }
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::resource::v1::{CounterSet, DeviceCounterConsumption};
     use serde_json::json;
 
     use super::*;
@@ -260,23 +278,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_use_stays_and_no_pool_is_without_a_slice() {
-        let device = |name: &str| Device {
+    fn what_is_in_use_stays_with_what_it_draws_from_and_no_pool_is_without_a_slice() {
+        let device = |name: &str, set: Option<&str>| Device {
             name: name.to_owned(),
+            consumes_counters: set.map(|set| {
+                vec![DeviceCounterConsumption {
+                    counter_set: set.to_owned(),
+                    ..DeviceCounterConsumption::default()
+                }]
+            }),
             ..Device::default()
         };
+        let set = |name: &str| CounterSet {
+            name: name.to_owned(),
+            ..CounterSet::default()
+        };
         let desired = [
-            vec![device("gpu-0"), device("gpu-1")],
-            vec![device("gpu-64")],
+            Content::Counters(vec![set("gpu-0"), set("gpu-1")]),
+            Content::Devices(vec![device("gpu-0", Some("gpu-0"))]),
+            Content::Devices(vec![device("gpu-1", Some("gpu-1")), device("gpu-2", None)]),
+            Content::Devices(vec![device("gpu-64", None)]),
         ];
         let names = |used: &[&str]| {
             let used = used.iter().map(|name| (*name).to_owned()).collect();
-            let slices = only(&desired, &used).into_iter();
-            let names = slices.map(|slice| slice.into_iter().map(|it| it.name).collect());
+            let contents = only(&desired, &used).into_iter();
+            let names = contents.map(|content| match content {
+                Content::Counters(sets) => sets.into_iter().map(|it| it.name + ":").collect(),
+                Content::Devices(devices) => devices.into_iter().map(|it| it.name).collect(),
+            });
             names.collect::<Vec<Vec<String>>>()
         };
         assert_eq!(names(&[]), [Vec::<String>::new()]);
-        assert_eq!(names(&["gpu-1", "gpu-9"]), [["gpu-1"]]);
-        assert_eq!(names(&["gpu-1", "gpu-64"]), [["gpu-1"], ["gpu-64"]]);
+        assert_eq!(names(&["gpu-1", "gpu-9"]), [["gpu-1:"], ["gpu-1"]]);
+        assert_eq!(names(&["gpu-2", "gpu-64"]), [["gpu-2"], ["gpu-64"]]);
     }
 }

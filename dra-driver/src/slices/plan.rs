@@ -12,6 +12,8 @@ use k8s_openapi::{
 };
 use kube::core::ObjectMeta;
 
+use super::desired::Content;
+
 /// Whose slices they are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pool {
@@ -42,7 +44,7 @@ impl Plan {
 }
 
 /// Works the writes out. `existing` are all slices of this driver on this node, in any order.
-pub fn plan(pool: &Pool, desired: &[Vec<Device>], existing: &[ResourceSlice]) -> Plan {
+pub fn plan(pool: &Pool, desired: &[Content], existing: &[ResourceSlice]) -> Plan {
     let newest = existing
         .iter()
         .map(|slice| slice.spec.pool.generation)
@@ -62,15 +64,15 @@ pub fn plan(pool: &Pool, desired: &[Vec<Device>], existing: &[ResourceSlice]) ->
         }
     }
     let count = i64::try_from(desired.len()).unwrap_or(i64::MAX);
-    let differs = |index: usize, devices: &Vec<Device>| {
+    let differs = |index: usize, content: &Content| {
         kept.get(&index).is_some_and(|slice| {
-            !same_devices(devices, slice) || slice.spec.pool.resource_slice_count != count
+            !is_same(content, slice) || slice.spec.pool.resource_slice_count != count
         })
     };
     let numbered = || desired.iter().enumerate();
     let missing = numbered().any(|(index, _)| !kept.contains_key(&index));
     let changed = numbered()
-        .filter(|(index, devices)| differs(*index, devices))
+        .filter(|(index, content)| differs(*index, content))
         .count();
     // Deleting a slice of the newest generation leaves the pool incomplete, too, if the count does not change.
     let keeps_generation = !missing && changed <= 1;
@@ -83,27 +85,34 @@ pub fn plan(pool: &Pool, desired: &[Vec<Device>], existing: &[ResourceSlice]) ->
         delete,
         ..Plan::default()
     };
-    for (index, devices) in numbered() {
-        let spec = |devices: Vec<Device>| ResourceSliceSpec {
-            driver: pool.driver.clone(),
-            node_name: Some(pool.node.clone()),
-            pool: ResourcePool {
-                name: pool.node.clone(),
-                generation,
-                resource_slice_count: count,
-            },
-            devices: (!devices.is_empty()).then_some(devices),
-            ..ResourceSliceSpec::default()
+    for (index, content) in numbered() {
+        let spec = |content: Content| {
+            let (shared_counters, devices) = match content {
+                Content::Counters(sets) => (Some(sets), None),
+                Content::Devices(devices) => (None, (!devices.is_empty()).then_some(devices)),
+            };
+            ResourceSliceSpec {
+                driver: pool.driver.clone(),
+                node_name: Some(pool.node.clone()),
+                pool: ResourcePool {
+                    name: pool.node.clone(),
+                    generation,
+                    resource_slice_count: count,
+                },
+                shared_counters,
+                devices,
+                ..ResourceSliceSpec::default()
+            }
         };
         match kept.get(&index) {
             None => plan.create.push(ResourceSlice {
                 metadata: metadata(pool, index),
-                spec: spec(devices.clone()),
+                spec: spec(content.clone()),
             }),
-            Some(slice) if differs(index, devices) || slice.spec.pool.generation != generation => {
+            Some(slice) if differs(index, content) || slice.spec.pool.generation != generation => {
                 plan.update.push(ResourceSlice {
                     metadata: slice.metadata.clone(),
-                    spec: spec(with_times(devices, slice)),
+                    spec: spec(with_times(content, slice)),
                 });
             }
             Some(_) => {}
@@ -128,7 +137,7 @@ fn metadata(pool: &Pool, index: usize) -> ObjectMeta {
 }
 
 /// The position of a slice in the pool, which its name begins with.
-fn position(slice: &ResourceSlice) -> Option<usize> {
+pub(super) fn position(slice: &ResourceSlice) -> Option<usize> {
     let name = slice.metadata.name.as_deref()?;
     let (digits, _) = name.split_once('-')?;
     (digits.len() >= 5).then(|| usize::from_str_radix(digits, 16).ok())?
@@ -144,6 +153,15 @@ fn is_ours(slice: &ResourceSlice, pool: &Pool) -> bool {
 }
 
 /// The server adds to each taint when it was added; we do not.
+fn is_same(content: &Content, slice: &ResourceSlice) -> bool {
+    let stored = slice.spec.shared_counters.as_deref().unwrap_or_default();
+    let counters = match content {
+        Content::Counters(sets) => sets.as_slice(),
+        Content::Devices(_) => &[],
+    };
+    counters == stored && same_devices(content.devices(), slice)
+}
+
 fn same_devices(devices: &[Device], slice: &ResourceSlice) -> bool {
     let mut stored = slice.spec.devices.clone().unwrap_or_default();
     for taint in stored
@@ -156,9 +174,12 @@ fn same_devices(devices: &[Device], slice: &ResourceSlice) -> bool {
 }
 
 /// An update must not make a taint younger: that would restart toleration delays.
-fn with_times(devices: &[Device], slice: &ResourceSlice) -> Vec<Device> {
-    let mut devices = devices.to_vec();
-    for device in &mut devices {
+fn with_times(content: &Content, slice: &ResourceSlice) -> Content {
+    let mut content = content.clone();
+    let Content::Devices(devices) = &mut content else {
+        return content;
+    };
+    for device in devices {
         let before = slice
             .spec
             .devices
@@ -174,12 +195,12 @@ fn with_times(devices: &[Device], slice: &ResourceSlice) -> Vec<Device> {
             taint.time_added = same.and_then(|old| old.time_added.clone());
         }
     }
-    devices
+    content
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::resource::v1::DeviceTaint;
+    use k8s_openapi::api::resource::v1::{CounterSet, DeviceTaint};
 
     use super::*;
 
@@ -219,8 +240,19 @@ mod tests {
         slices.iter().map(generation).collect()
     }
 
-    fn two() -> (Vec<Vec<Device>>, Vec<ResourceSlice>) {
-        let desired = vec![vec![device("gpu-0")], vec![device("gpu-1")]];
+    fn devices(names: &[&str]) -> Content {
+        Content::Devices(names.iter().map(|name| device(name)).collect())
+    }
+
+    fn counters(name: &str) -> Content {
+        Content::Counters(vec![CounterSet {
+            name: name.to_owned(),
+            ..CounterSet::default()
+        }])
+    }
+
+    fn two() -> (Vec<Content>, Vec<ResourceSlice>) {
+        let desired = vec![devices(&["gpu-0"]), devices(&["gpu-1"])];
         let slices = apply(plan(&pool(), &desired, &[]), &[]);
         (desired, slices)
     }
@@ -242,12 +274,12 @@ mod tests {
     #[test]
     fn one_change_keeps_the_generation_and_two_do_not() {
         let (mut desired, slices) = two();
-        *desired.first_mut().unwrap() = vec![device("gpu-9")];
+        *desired.first_mut().unwrap() = devices(&["gpu-9"]);
         let one = plan(&pool(), &desired, &slices);
         assert_eq!((one.update.len(), one.create.len()), (1, 0));
         assert_eq!(generations(&one.update), [1]);
 
-        *desired.last_mut().unwrap() = vec![device("gpu-8")];
+        *desired.last_mut().unwrap() = devices(&["gpu-8"]);
         let both = plan(&pool(), &desired, &slices);
         assert_eq!(generations(&both.update), [2, 2]);
     }
@@ -261,6 +293,31 @@ mod tests {
         assert_eq!(generations(&again.create), [2]);
         let slices = apply(again, &slices);
         assert!(plan(&pool(), &desired, &slices).is_empty());
+    }
+
+    #[test]
+    fn counters_are_slices_of_the_pool_like_devices() {
+        let desired = vec![counters("gpu-0"), devices(&["gpu-0"])];
+        let slices = apply(plan(&pool(), &desired, &[]), &[]);
+        let specs: Vec<&ResourceSliceSpec> = slices.iter().map(|slice| &slice.spec).collect();
+        assert!(specs[0].devices.is_none() && specs[1].shared_counters.is_none());
+        assert_eq!(specs[0].pool.resource_slice_count, 2);
+        assert!(plan(&pool(), &desired, &slices).is_empty());
+        // What a slice holds may change from one to the other.
+        let swapped = vec![devices(&["gpu-0"]), counters("gpu-0")];
+        let update = plan(&pool(), &swapped, &slices).update;
+        assert_eq!(generations(&update), [2, 2]);
+        assert!(update[0].spec.shared_counters.is_none());
+        assert!(update[1].spec.devices.is_none());
+        // Counters that somebody changed are put right.
+        let mut changed = slices.clone();
+        changed[0].spec.shared_counters = None;
+        let update = plan(&pool(), &desired, &changed).update;
+        assert_eq!(generations(&update), [1]);
+        assert_eq!(
+            update[0].spec.shared_counters,
+            specs[0].shared_counters.clone()
+        );
     }
 
     #[test]
@@ -303,13 +360,13 @@ mod tests {
             taints: Some(vec![taint(time)]),
             ..device("gpu-0")
         };
-        let desired = vec![vec![tainted(None)]];
+        let desired = vec![Content::Devices(vec![tainted(None)])];
         let mut slices = apply(plan(&pool(), &desired, &[]), &[]);
         slices.first_mut().unwrap().spec.devices =
             Some(vec![tainted(Some("2026-11-21T20:00:00Z"))]);
         assert!(plan(&pool(), &desired, &slices).is_empty());
 
-        let more = vec![vec![tainted(None), device("gpu-1")]];
+        let more = vec![Content::Devices(vec![tainted(None), device("gpu-1")])];
         let update = plan(&pool(), &more, &slices).update;
         let devices = update.first().unwrap().spec.devices.as_ref().unwrap();
         assert_eq!(

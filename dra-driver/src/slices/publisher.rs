@@ -8,6 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -20,7 +21,7 @@ use kube::{
     api::{DeleteParams, PostParams, Preconditions},
     runtime::watcher,
 };
-use muster_api::keys;
+use muster_api::{NodeDevices, keys};
 use muster_cluster::{device_plugin, managed::ManagedPods};
 use muster_serve::{
     Condition, Shutdown,
@@ -31,16 +32,19 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::sync::{mpsc, watch as value};
 
 use super::{
-    desired::{self, Tainted},
+    desired::{Content, Desired, Tainted, desired},
+    order::{self, Moves},
     others::{self, Offer, Sightings, Withdrawal},
     plan::{Plan, Pool, plan},
+    retained::{Retained, retain},
 };
 use crate::{
     gone::is_gone,
-    inventory::KnownGpus,
+    inventory::{KnownGpus, UsedPart},
     kubelet::pod_resources,
     kubernetes::Kubernetes,
-    prepare::{Disk, Record},
+    mig::{Mode, Policy, Settings},
+    prepare::Disk,
     store::Store,
 };
 
@@ -71,8 +75,18 @@ pub struct Publisher {
     pub gpus: value::Receiver<Option<KnownGpus>>,
     /// Devices that are held without a permit.
     pub held: value::Receiver<BTreeSet<String>>,
-    /// UUIDs of the GPUs that processes use which nothing explains.
-    pub bypassed: value::Receiver<BTreeSet<String>>,
+    /// What processes use which nothing explains.
+    pub bypassed: value::Receiver<BTreeSet<UsedPart>>,
+    /// What the administrator says about MIG.
+    pub mig: Settings,
+    /// Receives what of it holds for this node, once the node was read.
+    pub policy: value::Sender<Option<Policy>>,
+    /// UUIDs of the GPUs that are being brought to their declared layout; `None`: that is not known yet.
+    pub fences: value::Receiver<Option<BTreeSet<String>>>,
+    /// Receives which of them are published with their taint.
+    pub fenced: value::Sender<BTreeSet<String>>,
+    /// What is permitted on this node, as the watch shows it.
+    pub node_devices: value::Receiver<Option<Arc<NodeDevices>>>,
     /// Holds while what is published is what should be.
     pub published: Condition,
     /// The kubelet's socket that says what device plugins handed out; not asked without it.
@@ -81,6 +95,32 @@ pub struct Publisher {
     pub failures: Counter,
     /// What is known while others hand out GPUs of this node.
     pub withheld: Withheld,
+    /// What is known from one publication to the next.
+    pub memory: Memory,
+}
+
+/// What is known from one publication to the next.
+#[derive(Debug)]
+pub struct Memory {
+    retained: Retained,
+    moves: Moves,
+    /// Whether the API server drops counters: without them slices that overlap would be given to two.
+    drops_counters: bool,
+    /// What was logged last of what the API cannot show, and of what is refused.
+    left_out: Vec<String>,
+    refused: Option<String>,
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self {
+            retained: Retained::default(),
+            moves: Moves::new(Instant::now()),
+            drops_counters: false,
+            left_out: Vec::new(),
+            refused: None,
+        }
+    }
 }
 
 /// What is known while others hand out GPUs of the node.
@@ -134,6 +174,7 @@ impl Publisher {
                 Ok(()) = self.gpus.changed() => {}
                 Ok(()) = self.held.changed() => {}
                 Ok(()) = self.bypassed.changed() => {}
+                Ok(()) = self.fences.changed() => {}
                 () = tokio::time::sleep(wait) => continue,
             }
             tokio::time::sleep(SETTLE).await;
@@ -145,18 +186,17 @@ impl Publisher {
 
     /// Whether all is as it should be, or nothing can be done yet.
     async fn publish(&mut self, slices: &mut Option<Slices>) -> bool {
+        let fences = self.fences.borrow_and_update().clone();
         let tainted = Tainted {
             held: self.held.borrow_and_update().clone(),
             bypassed: self.bypassed.borrow_and_update().clone(),
+            reconfiguring: fences.unwrap_or_default(),
         };
-        let desired = {
-            let gpus = self.gpus.borrow_and_update();
-            gpus.as_ref().map(|known| desired::devices(known, &tainted))
-        };
-        let (Some(desired), Some(slices)) = (desired, slices.as_mut()) else {
+        let known = self.gpus.borrow_and_update().clone();
+        let (Some(known), Some(slices)) = (known, slices.as_mut()) else {
             return true;
         };
-        let published = self.write(&desired, slices).await;
+        let published = self.write(&known, &tainted, slices).await;
         match &published {
             Ok(()) => {}
             Err(error) => {
@@ -170,9 +210,19 @@ impl Publisher {
 
     /// Whoever else hands out these GPUs is looked for first. What may be written then is, also if the kubelet did not answer: a GPU
     /// that others have is withdrawn, and a taint is put on, whatever it says. Only then its silence is told.
-    async fn write(&mut self, desired: &[Vec<Device>], slices: &mut Slices) -> anyhow::Result<()> {
+    async fn write(
+        &mut self,
+        known: &KnownGpus,
+        tainted: &Tainted,
+        slices: &mut Slices,
+    ) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let node = within(CALL_LIMIT, nodes.get(&self.node)).await?;
+        let policy = self.resolve(&node);
+        // How far a layout was applied by an earlier instance is not known before it was looked at once.
+        if policy.layout.is_some() && self.fences.borrow().is_none() {
+            return Ok(());
+        }
         let handed_out = match &self.pod_resources_socket {
             Some(socket) => pod_resources::handed_out(socket, &self.managed).await,
             None => Ok(None),
@@ -183,17 +233,131 @@ impl Publisher {
         let says_nothing =
             offer == Offer::Published && kept.as_ref().is_some_and(BTreeSet::is_empty);
         if !says_nothing {
-            let withheld = kept.map(|kept| others::only(desired, &kept));
-            let desired = withheld.as_deref().unwrap_or(desired);
-            self.write_these(node, desired, slices).await?;
+            let contents = self.contents(known, &policy, tainted, slices).await;
+            let contents = self.with_retained(contents, offer, slices).await?;
+            let withheld = kept.map(|kept| others::only(&contents, &kept));
+            let contents = withheld.as_deref().unwrap_or(&contents);
+            self.write_these(node, contents, slices).await?;
+            let fenced = &tainted.reconfiguring;
+            self.fenced.send_if_modified(|before| {
+                let is_new = *before != *fenced;
+                before.clone_from(fenced);
+                is_new
+            });
         }
         handed_out.map(drop)
     }
 
+    /// What holds for this node by its labels; told when that changes.
+    fn resolve(&mut self, node: &Node) -> Policy {
+        let labels = node.metadata.labels.clone().unwrap_or_default();
+        let mut policy = self.mig.policy(&labels);
+        if self.memory.drops_counters && policy.mode == Mode::Dynamic {
+            policy.mode = Mode::Static;
+            policy.refused = Some(
+                "the API server drops counters of ResourceSlices (feature gate DRAPartitionableDevices), without which slices that \
+                 overlap would be given to two: only the slices that exist are offered"
+                    .to_owned(),
+            );
+        }
+        if policy.refused != self.memory.refused {
+            match &policy.refused {
+                Some(refused) => tracing::error!("MIG: {refused}"),
+                None => tracing::info!(mode = ?policy.mode, "MIG: nothing is refused any more"),
+            }
+            self.memory.refused.clone_from(&policy.refused);
+        }
+        self.policy.send_if_modified(|before| {
+            let is_new = before.as_ref() != Some(&policy);
+            if is_new {
+                *before = Some(policy.clone());
+            }
+            is_new
+        });
+        policy
+    }
+
+    /// What the slices are to hold, the GPUs in the order in which they stand. One may move (`order`).
+    async fn contents(
+        &mut self,
+        known: &KnownGpus,
+        policy: &Policy,
+        tainted: &Tainted,
+        slices: &Slices,
+    ) -> Vec<Content> {
+        let standing = order::standing(own(slices));
+        let mut order = order::arranged(known, policy, &standing);
+        let now = Instant::now();
+        if let Some((one, other)) = order::next_move(known, policy, &order)
+            && self.memory.moves.is_due(now)
+            && self.nobody_waits().await
+        {
+            tracing::info!(
+                gpu = order[other],
+                before = order[one],
+                "a GPU moves in the ResourceSlices"
+            );
+            order.swap(one, other);
+            self.memory.moves.moved(now);
+        }
+        let Desired { contents, left_out } = desired(known, policy, &order, tainted);
+        if left_out != self.memory.left_out {
+            if !left_out.is_empty() {
+                tracing::warn!(
+                    ?left_out,
+                    "the GPUs can be cut into more than ResourceSlices can show"
+                );
+            }
+            self.memory.left_out = left_out;
+        }
+        contents
+    }
+
+    /// Whether no pod that was let go to this node lacks its devices, as far as permits and records say.
+    async fn nobody_waits(&self) -> bool {
+        // Permits first: a claim that is prepared meanwhile has its record by then.
+        let node_devices = self.node_devices.borrow().clone();
+        let Some(disk) = self.disk().await else {
+            return false;
+        };
+        let holding = disk.records.iter().filter(|(_, record)| record.holds());
+        let recorded = holding.map(|(uid, _)| uid.clone()).collect();
+        order::awaited(node_devices.as_deref(), &recorded).is_empty()
+    }
+
+    /// The same with the devices that are published, not offered any more, and may still be allocated. All claims are listed only
+    /// while there are such, and none twice within a minute without a change.
+    async fn with_retained(
+        &mut self,
+        mut contents: Vec<Content>,
+        offer: Offer,
+        slices: &Slices,
+    ) -> anyhow::Result<Vec<Content>> {
+        let published = own(slices).flat_map(|slice| slice.spec.devices.iter().flatten());
+        let missing = Retained::missing(published, &contents);
+        let asked = self.memory.retained.look(Instant::now(), &missing);
+        let mut over = BTreeSet::new();
+        // While others hand out these GPUs `kept` says what stays.
+        if offer == Offer::All && !asked.is_empty() {
+            let claims = self.kubernetes.allocated_here().await?;
+            let devices = claims
+                .iter()
+                .flat_map(|claim| claim.devices.iter().flatten());
+            let used = devices.filter(|device| device.pool == self.node);
+            let used: BTreeSet<&str> = used.map(|device| device.device.as_str()).collect();
+            over = asked;
+            over.retain(|name| !used.contains(name.as_str()));
+        }
+        let stays = missing.iter().filter(|(name, _)| !over.contains(*name));
+        let stays: Vec<&Device> = stays.map(|(_, device)| *device).collect();
+        retain(&mut contents, &stays);
+        Ok(contents)
+    }
+
     async fn write_these(
-        &self,
+        &mut self,
         node: Node,
-        desired: &[Vec<Device>],
+        desired: &[Content],
         slices: &mut Slices,
     ) -> anyhow::Result<()> {
         let pool = Pool {
@@ -293,29 +457,35 @@ impl Publisher {
     /// The devices that claims have as the checkpoint says, by name. What the kubelet took away of them while the driver was gone comes
     /// back at once, and no list of all claims is needed, for which a thousand kubelets may be restarted together.
     async fn recorded(&self) -> BTreeSet<String> {
+        let disk = self.disk().await.unwrap_or_default();
+        let records = disk.records.into_values();
+        let holding = records.filter(|record| record.holds());
+        let devices = holding.flat_map(|record| record.devices);
+        devices.map(|device| device.device).collect()
+    }
+
+    /// The checkpoint; `None`: it cannot be read.
+    async fn disk(&self) -> Option<Disk> {
         let store = self.store.clone();
         let load = move || -> anyhow::Result<Disk> {
             let lock = store.lock()?;
             Ok(store.load(&lock)?)
         };
-        let disk = match tokio::task::spawn_blocking(load).await {
-            Ok(Ok(disk)) => disk,
+        match tokio::task::spawn_blocking(load).await {
+            Ok(Ok(disk)) => Some(disk),
             Ok(Err(error)) => {
                 tracing::warn!(error = %format_args!("{error:#}"), "which devices claims have is not known");
-                Disk::default()
+                None
             }
             Err(panicked) => {
                 tracing::warn!(%panicked, "which devices claims have is not known");
-                Disk::default()
+                None
             }
-        };
-        let holding = disk.records.into_values().filter(Record::holds);
-        let devices = holding.flat_map(|record| record.devices);
-        devices.map(|device| device.device).collect()
+        }
     }
 
     /// What was written is remembered at once: the watch may show it only later, and it must not be written twice.
-    async fn perform(&self, plan: Plan, slices: &mut Slices) -> Result<(), CallError> {
+    async fn perform(&mut self, plan: Plan, slices: &mut Slices) -> Result<(), CallError> {
         let api: Api<ResourceSlice> = Api::all(self.client.clone());
         let params = PostParams {
             field_manager: Some(keys::FIELD_MANAGER_DRIVER.to_owned()),
@@ -340,7 +510,7 @@ impl Publisher {
         for slice in plan.update {
             let name = slice.metadata.name.clone().unwrap_or_default();
             match within(CALL_LIMIT, api.replace(&name, &params, &slice)).await {
-                Ok(stored) => remember(slices, &slice, stored),
+                Ok(stored) => self.memory.drops_counters |= remember(slices, &slice, stored),
                 Err(error) => {
                     if is_gone::<ResourceSlice>(&error, &name) {
                         slices.remove(&name);
@@ -351,7 +521,7 @@ impl Publisher {
         }
         for slice in plan.create {
             let stored = within(CALL_LIMIT, api.create(&params, &slice)).await?;
-            remember(slices, &slice, stored);
+            self.memory.drops_counters |= remember(slices, &slice, stored);
         }
         Ok(())
     }
@@ -363,19 +533,27 @@ fn own(slices: &Slices) -> impl Iterator<Item = &ResourceSlice> {
     slices.filter(|slice| slice.spec.driver == keys::DRIVER)
 }
 
-/// An API server with a feature switched off drops fields silently. That cannot be cured by writing again.
-fn remember(slices: &mut Slices, wanted: &ResourceSlice, stored: ResourceSlice) {
-    let count = |slice: &ResourceSlice| {
+/// An API server with a feature switched off drops fields silently. That cannot be cured by writing again. Returns whether it dropped counters.
+fn remember(slices: &mut Slices, wanted: &ResourceSlice, stored: ResourceSlice) -> bool {
+    let taints = |slice: &ResourceSlice| {
         let taints = |device: &Device| device.taints.as_ref().map_or(0, Vec::len);
         let devices = slice.spec.devices.iter().flatten();
         devices.map(taints).sum::<usize>()
     };
-    if count(wanted) != count(&stored) {
+    if taints(wanted) != taints(&stored) {
         tracing::error!("the API server dropped device taints: is DRADeviceTaints switched off?");
     }
+    let drawn = |slice: &ResourceSlice| {
+        let devices = slice.spec.devices.iter().flatten();
+        let drawing = devices.filter(|device| device.consumes_counters.is_some());
+        drawing.count()
+    };
+    let sets = |slice: &ResourceSlice| slice.spec.shared_counters.as_ref().map_or(0, Vec::len);
+    let drops_counters = drawn(wanted) != drawn(&stored) || sets(wanted) != sets(&stored);
     if let Some(name) = stored.metadata.name.clone() {
         slices.insert(name, stored);
     }
+    drops_counters
 }
 
 fn take(slices: &mut Option<Slices>, event: WatchEvent<ResourceSlice>) {

@@ -34,6 +34,8 @@ struct Objects {
     events: Vec<Value>,
     /// That of the Node.
     capacity: Value,
+    /// Of the Node.
+    labels: Value,
     version: u64,
 }
 
@@ -121,6 +123,16 @@ impl ApiServer {
     /// Puts the capacity of the Node.
     pub(crate) fn has_capacity(&self, capacity: Value) {
         self.objects.lock().unwrap().capacity = capacity;
+    }
+
+    /// Puts the labels of the Node.
+    pub(crate) fn has_labels(&self, labels: Value) {
+        self.objects.lock().unwrap().labels = labels;
+    }
+
+    /// How many slices are published.
+    pub(crate) fn slice_count(&self) -> usize {
+        self.objects.lock().unwrap().slices.len()
     }
 
     /// Deletes all slices, as the kubelet does of a driver that was gone for 30 s.
@@ -244,8 +256,11 @@ fn list(parameters: &Parameters, items: &[Value]) -> Response {
 }
 
 async fn node(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {
-    let capacity = api.objects.lock().unwrap().capacity.clone();
-    let metadata = json!({"name": name, "uid": "n-1"});
+    let (capacity, labels) = {
+        let objects = api.objects.lock().unwrap();
+        (objects.capacity.clone(), objects.labels.clone())
+    };
+    let metadata = json!({"name": name, "uid": "n-1", "labels": labels});
     Json(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": {"capacity": capacity}}))
         .into_response()
 }

@@ -9,3 +9,4 @@ mod containers;
 mod node;
 mod nvml;
 mod registration;
+mod slices;

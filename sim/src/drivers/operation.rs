@@ -134,6 +134,8 @@ impl From<Effect> for Operation {
                 call,
                 fence,
                 slices,
+                // MIG modes are not played.
+                wholes: _,
             } => Self::Make(Making::new(call, fence, slices)),
             Effect::RemoveSlices {
                 removal,

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use muster_dra_driver::prepare::{
-    CallId, Fence, Foreign, Input, Lying, MadeSlice, PlacedSlice, Record, RemovalId, SliceFailure,
-    SliceOrder,
+    CallId, Fence, Foreign, Input, Lying, Made, MadeSlice, PlacedSlice, Record, RemovalId,
+    SliceFailure, SliceOrder,
 };
 
 use crate::{gpu_node::GpuNode, matrix::Mishap};
@@ -61,7 +61,10 @@ impl Making {
     /// Half a slice; what the machine is told, once there is nothing more to do. The lock is free, or its own.
     pub(super) fn step(&mut self, node: &mut GpuNode, mishap: Option<Mishap>) -> Option<Input> {
         let Some(order) = self.todo.front().cloned() else {
-            let made = std::mem::take(&mut self.made);
+            let made = Made {
+                slices: std::mem::take(&mut self.made),
+                ..Made::default()
+            };
             return Some(Input::SlicesMade(self.call, Ok(made)));
         };
         let done = match (self.lock, mishap) {

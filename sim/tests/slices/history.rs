@@ -462,11 +462,6 @@ impl History {
                 self.wanted.remove(&uid);
                 let key = key(Kind::ResourceClaim, &claim.namespace, &claim.name);
                 let _ = self.api.delete_now(&key, Precondition::uid(&uid));
-                if self.node.cdi.contains_key(&uid) {
-                    return Err(format!(
-                        "S6: {uid} is unprepared, and its CDI file is there"
-                    ));
-                }
             }
         }
         Ok(())

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::resource::v1::Device;
 use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
 use muster_dra_driver::{
     inventory::KnownGpus,
-    slices::desired::{self, Tainted},
+    mig::Policy,
+    slices::desired::{Content, Tainted, desired},
 };
 use muster_sim::{
     fixtures::{self, GPU_BYTES},
@@ -38,8 +38,8 @@ impl Shape {
         })
     }
 
-    /// The devices of each slice, those in `held` tainted.
-    pub fn devices(&self, held: &BTreeSet<String>) -> Vec<Vec<Device>> {
+    /// What its slices hold, the devices in `held` tainted.
+    pub fn contents(&self, held: &BTreeSet<String>) -> Vec<Content> {
         let gpus = (0..self.gpus).map(|index| ListedGpu {
             gpu: self.gpu(index),
             silent: None,
@@ -53,7 +53,7 @@ impl Shape {
             held: held.clone(),
             ..Tainted::default()
         };
-        desired::devices(&known, &tainted)
+        desired(&known, &Policy::default(), &[], &tainted).contents
     }
 
     fn gpu(&self, index: u32) -> Gpu {
@@ -94,13 +94,13 @@ mod tests {
             gpus: 8,
         };
         let published: Vec<(String, Option<String>)> = shape
-            .devices(&BTreeSet::new())
-            .concat()
-            .into_iter()
+            .contents(&BTreeSet::new())
+            .iter()
+            .flat_map(Content::devices)
             .map(|device| {
-                let attributes = device.attributes.unwrap_or_default();
-                let uuid = attributes.get("uuid").and_then(|uuid| uuid.string.clone());
-                (device.name, uuid)
+                let uuid = device.attributes.as_ref().and_then(|all| all.get("uuid"));
+                let uuid = uuid.and_then(|uuid| uuid.string.clone());
+                (device.name.clone(), uuid)
             })
             .collect();
         let preparable: Vec<(String, Option<String>)> = shape

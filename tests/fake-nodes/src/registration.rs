@@ -6,11 +6,7 @@ use anyhow::{Context, Result};
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{
-        coordination::v1::Lease,
-        core::v1::Node,
-        resource::v1::{Device, ResourceSlice},
-    },
+    api::{coordination::v1::Lease, core::v1::Node, resource::v1::ResourceSlice},
     apimachinery::pkg::apis::meta::v1::MicroTime,
 };
 use kube::{
@@ -125,7 +121,7 @@ pub async fn publish(
         node: shape.name.clone(),
         node_uid: node_uid.to_owned(),
     };
-    let desired: Vec<Vec<Device>> = shape.devices(held);
+    let desired = shape.contents(held);
     let writes = plan(&pool, &desired, &existing);
     for slice in &writes.delete {
         slices

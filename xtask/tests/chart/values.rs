@@ -215,10 +215,12 @@ fn another(leaf: &Leaf) -> Value {
         ("array", "managedResources") => json!(["example.com/other"]),
         ("array", "trustedPrograms") => json!(["/other"]),
         ("array", "controlPlaneCidrs") => json!(["10.1.0.0/16"]),
+        ("array", "nodes") => json!([{"labels": {"pool": "other"}, "mode": "Static"}]),
         ("array", _) if leaf.schema["items"]["type"] == "object" => json!([{"name": "other"}]),
         ("array", _) => json!(["other"]),
         ("object", "issuerRef") => json!({"name": "other"}),
         ("object", "priorityTiers") => json!({"other": {"value": 7}}),
+        ("object", "layouts") => json!({"other": [{"slices": {"1g.10gb": 7}}]}),
         ("object", "resources") => json!({"limits": {"memory": "7Mi"}}),
         ("object", _) => json!({"other": "x"}),
         (kind, _) => panic!("{}: of type {kind}", leaf.path),
@@ -280,6 +282,8 @@ fn values_that_cannot_be_are_refused_with_the_reason() {
         (vec!["webhook.timeoutSeconds=10"], "timeoutSeconds"),
         (vec!["webhook.urlOverride=\"http://a\""], "urlOverride"),
         (vec!["driver.namespace=\"Kube_System\""], "namespace"),
+        (vec!["driver.mig.mode=\"Auto\""], "mode"),
+        (vec!["driver.mig.nodes=[{\"labels\":{}}]"], "labels"),
         (vec!["scheduler.enabled=true"], "needs mode=Enforce"),
         (
             vec![

@@ -320,11 +320,15 @@ impl Node {
                 call,
                 fence,
                 slices,
+                wholes,
             } => {
-                let made = slices
+                let made: Result<Vec<_>, _> = slices
                     .iter()
                     .map(|order| self.make(&fence, order))
                     .collect();
+                // A GPU whose mode was switched has another minor number.
+                let minors = wholes.into_iter().map(|gpu| (gpu, 7)).collect();
+                let made = made.map(|slices| Made { slices, minors });
                 self.begin(instance, Input::SlicesMade(call, made));
             }
             Effect::RemoveSlices {

@@ -136,6 +136,18 @@ fn what_overlaps_waits_and_what_lies_beside_does_not() {
 }
 
 #[test]
+fn a_gpu_that_could_be_cut_and_is_used_whole_is_named_by_the_minor_number_that_it_has_then() {
+    let mut node = node();
+    let call = node.prepare(claim("a", &["gpu-0", "gpu-1"]));
+    assert_eq!(node.prepared(call).len(), 2);
+    let minors = node.cdi["a"].devices.iter().map(|device| device.minor);
+    // The other one cannot be cut: nobody touches its mode.
+    assert_eq!(minors.collect::<Vec<_>>(), [7, 1]);
+    node.unprepare("a");
+    assert_clean(&node, "in the end");
+}
+
+#[test]
 fn two_names_of_one_piece_of_hardware_in_one_claim_are_refused_at_once() {
     let mut node = node();
     let call = node.prepare(claim("a", &["slice-4-0", "slice-1-3"]));

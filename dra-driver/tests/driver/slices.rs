@@ -1,0 +1,55 @@
+//! GPUs that can be cut, as the driver publishes them.
+
+use serde_json::json;
+
+use crate::node::Node;
+
+/// Devices of an H100 that is cut as claims ask: the whole GPU and each legal slice.
+const PER_GPU: usize = 26;
+
+/// A node with eight H100 that are not in MIG mode; slices are made for claims.
+async fn dynamic() -> Node {
+    let mut node = Node::new().await;
+    node.change(|state| "h100-nvswitch-8".clone_into(&mut state.board));
+    let mig = json!({"mode": "Dynamic", "toggle": "WhenIdle"});
+    node.flags.push(format!("--mig={mig}"));
+    node
+}
+
+fn are_all_published(node: &Node) -> bool {
+    node.api.slice_count() == 9 && node.api.published().len() == 8 * PER_GPU
+}
+
+#[tokio::test]
+async fn eight_h100_are_nine_slices_and_come_back_when_the_kubelet_took_them_away() {
+    let mut node = dynamic().await;
+    node.start().await;
+    node.eventually("all are published", || are_all_published(&node))
+        .await;
+    let before = node.api.published();
+    assert_eq!(before[PER_GPU - 1], "gpu-0", "whole last");
+    node.crash();
+    node.api.delete_slices();
+    node.start().await;
+    node.eventually("they come back", || are_all_published(&node))
+        .await;
+    assert_eq!(node.api.published(), before);
+}
+
+#[tokio::test]
+async fn beside_an_active_mig_manager_gpus_are_offered_as_they_are() {
+    let mut node = dynamic().await;
+    let label = "nvidia.com/gpu.deploy.mig-manager";
+    node.api.has_labels(json!({label: "true"}));
+    node.start().await;
+    let whole: Vec<String> = (0..8).map(|index| format!("gpu-{index}")).collect();
+    node.eventually("they are offered whole", || node.api.published() == whole)
+        .await;
+    assert!(node.log().contains(label), "{}", node.log());
+    // It leaves.
+    node.crash();
+    node.api.has_labels(json!({label: "false"}));
+    node.start().await;
+    node.eventually("they are cut as claims ask", || are_all_published(&node))
+        .await;
+}
