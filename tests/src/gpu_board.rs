@@ -1,8 +1,5 @@
 //! GPUs of a test node: the state file of the mock NVML library.
 
-use std::{fs, path::Path};
-
-use anyhow::{Context, Result};
 use nvidia_ml_mock::State;
 
 /// A machine of GPUs that the mock NVML library shows.
@@ -10,6 +7,16 @@ use nvidia_ml_mock::State;
 pub enum Board {
     /// 8 H100 with 80 GB, all to all by NVSwitch.
     H100Nvswitch8,
+    /// 8 H200, all to all by NVSwitch.
+    H200Nvswitch8,
+    /// 8 B200, all to all by NVSwitch.
+    B200Nvswitch8,
+    /// 8 A100 with 40 GB, all to all by NVSwitch.
+    A100With40GbNvswitch8,
+    /// 8 A100 with 80 GB, all to all by NVSwitch.
+    A100With80GbNvswitch8,
+    /// 4 A30 without NVLink.
+    A30Four,
     /// 2 T4 without NVLink.
     T4Pair,
 }
@@ -18,7 +25,12 @@ impl Board {
     /// Number of its GPUs.
     pub fn gpus(&self) -> usize {
         match self {
-            Self::H100Nvswitch8 => 8,
+            Self::H100Nvswitch8
+            | Self::H200Nvswitch8
+            | Self::B200Nvswitch8
+            | Self::A100With40GbNvswitch8
+            | Self::A100With80GbNvswitch8 => 8,
+            Self::A30Four => 4,
             Self::T4Pair => 2,
         }
     }
@@ -27,6 +39,11 @@ impl Board {
     fn name(&self) -> &'static str {
         match self {
             Self::H100Nvswitch8 => "h100-nvswitch-8",
+            Self::H200Nvswitch8 => "h200-nvswitch-8",
+            Self::B200Nvswitch8 => "b200-nvswitch-8",
+            Self::A100With40GbNvswitch8 => "a100-40gb-nvswitch-8",
+            Self::A100With80GbNvswitch8 => "a100-80gb-nvswitch-8",
+            Self::A30Four => "a30-4",
             Self::T4Pair => "t4-2",
         }
     }
@@ -41,10 +58,23 @@ impl Board {
     }
 }
 
-/// Writes a state file; by rename, because the library may read it at any moment.
-pub fn write(file: &Path, state: &State) -> Result<()> {
-    let partial = file.with_extension("new");
-    fs::write(&partial, serde_json::to_vec_pretty(state)?)
-        .and_then(|()| fs::rename(&partial, file))
-        .with_context(|| format!("cannot write {}", file.display()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_board_is_one_of_the_mock_and_has_its_gpus() {
+        for board in [
+            Board::H100Nvswitch8,
+            Board::H200Nvswitch8,
+            Board::B200Nvswitch8,
+            Board::A100With40GbNvswitch8,
+            Board::A100With80GbNvswitch8,
+            Board::A30Four,
+            Board::T4Pair,
+        ] {
+            let of_mock = nvidia_ml_mock::Board::named(board.name()).unwrap();
+            assert_eq!(of_mock.gpus.len(), board.gpus(), "{board:?}");
+        }
+    }
 }

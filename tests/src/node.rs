@@ -28,11 +28,12 @@ use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::Api;
 use muster_api::keys;
+use nvidia_ml_mock::StateFile;
 use serde_json::json;
 
 use crate::{
     control_plane::ControlPlane,
-    gpu_board::{self, Board},
+    gpu_board::Board,
     kube_binaries::KubeBinaries,
     kubernetes::{Progress, eventually},
     loopback::Loopback,
@@ -118,7 +119,7 @@ impl Node {
             directory,
         };
         if let Some(board) = &node.options.board {
-            node.set_board_state(&board.state(&node.options.name))?;
+            node.hardware().write(&board.state(&node.options.name))?;
         }
         node.make_namespaces().await?;
         let pods = loopback.pod_prefix(number)?;
@@ -176,9 +177,10 @@ impl Node {
         self.driver_records().join(format!("{claim_uid}.json"))
     }
 
-    /// Changes what the mock NVML library of this node shows.
-    pub fn set_board_state(&self, state: &nvidia_ml_mock::State) -> Result<()> {
-        gpu_board::write(&self.directory.join("nvml.json"), state)
+    /// Its hardware: what the mock NVML library of this node shows, and what its cards remember. A test changes it by
+    /// [`StateFile::change`]; the driver does, too.
+    pub fn hardware(&self) -> StateFile {
+        StateFile::at(self.directory.join("nvml.json"))
     }
 
     /// UUIDs of its GPUs, in PCI order: device `gpu-N` is the N-th.
@@ -381,6 +383,7 @@ impl Node {
             .arg(flag("cdi-dir", &self.cdi_directory()))
             .arg(flag("state-dir", &self.directory.join("runtime")))
             .arg(flag("record", &self.record()))
+            .arg(flag("uses", &self.hardware().stated_directory()))
             .arg(format!("--address-prefix={pods}"))
             .arg(format!("--etcd={etcd_url}"))
             .arg(format!("--node={}", self.name()))

@@ -350,9 +350,9 @@ mod tests {
         for (spoil, says) in spoils {
             let mut told = h100();
             // Last, so that what it repeats was there before.
-            let mut spoilt = told.remove(0);
-            spoil(&mut spoilt);
-            told.push(spoilt);
+            let mut changed = told.remove(0);
+            spoil(&mut changed);
+            told.push(changed);
             let (profiles, implausible) = believed(told, Some(GPU_BYTES));
             assert_eq!(profiles.len(), 6, "{says}");
             assert!(profiles.iter().all(|profile| profile.name != "1g.10gb"));

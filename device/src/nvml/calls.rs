@@ -152,7 +152,8 @@ impl Calls {
         let mut running = self.lanes.running();
         loop {
             let now = Instant::now();
-            let wait = match running.get(&lane).copied() {
+            let overdue_at = running.get(&lane).copied();
+            let wait = match overdue_at {
                 None if overdue(&running) >= MOST_STUCK => return Err(NoAnswer::Late),
                 None => {
                     running.insert(lane.clone(), now + limit);

@@ -24,6 +24,8 @@ pub(super) struct Facts {
     memory_bytes: Option<u64>,
     numa_node: Option<u32>,
     pub(super) peers: Vec<Peer>,
+    /// It has active links, of which none says where it leads.
+    pub(super) hides_peers: bool,
     fabric_clique: Option<String>,
     driver_version: String,
     cuda_compute_capability: (u32, u32),
@@ -51,6 +53,11 @@ impl Facts {
         }
     }
 
+    /// Whether it is in MIG mode.
+    pub(super) fn is_cut(&self) -> bool {
+        self.mig.as_ref().is_some_and(|mig| mig.current)
+    }
+
     /// Says what of it cannot be, unless that was so before.
     pub(super) fn warn(&self, before: Option<&Self>) {
         let implausible = |facts: &Self| facts.mig.as_ref().map(|mig| mig.implausible.clone());
@@ -73,6 +80,7 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
     let uuid = device.uuid().map_err(gone)?;
     let memory_bytes = memory_bytes(&device).map_err(gone)?;
+    let (peers, hides_peers) = peers(nvml, &device);
     Ok(Facts {
         mig: mig_facts(&device, &uuid, memory_bytes)?,
         uuid,
@@ -81,7 +89,8 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
         architecture: architecture(nvml, &device).map_err(gone)?,
         memory_bytes,
         numa_node: numa_node(&device),
-        peers: peers(nvml, &device),
+        peers,
+        hides_peers,
         fabric_clique: fabric_clique(nvml, &device),
         driver_version: nvml.sys_driver_version()?,
         cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
@@ -138,14 +147,17 @@ fn numa_node(device: &Device<'_>) -> Option<u32> {
     }
 }
 
-/// What the active links lead to. A link that does not say so connects nothing that we could promise.
-fn peers(nvml: &Nvml, device: &Device<'_>) -> Vec<Peer> {
+/// What the active links lead to, and whether there are some and none says so. A link that does not connects nothing that we could
+/// promise.
+fn peers(nvml: &Nvml, device: &Device<'_>) -> (Vec<Peer>, bool) {
     let mut peers = Vec::new();
+    let mut has_links = false;
     for number in 0..raw::NVML_NVLINK_MAX_LINKS {
         let link = device.link_wrapper_for(number);
         if !link.is_active().unwrap_or(false) {
             continue;
         }
+        has_links = true;
         let Ok(remote) = link.remote_pci_info() else {
             continue;
         };
@@ -160,7 +172,8 @@ fn peers(nvml: &Nvml, device: &Device<'_>) -> Vec<Peer> {
             _ => {}
         }
     }
-    peers
+    let hides_peers = has_links && peers.is_empty();
+    (peers, hides_peers)
 }
 
 /// Raw, because the wrapper (0.13.0) gives the library a temporary to write to and returns what was there before.

@@ -2,6 +2,7 @@
 
 mod calls;
 mod facts;
+mod hidden_links;
 mod library;
 mod mig;
 mod processes;
@@ -18,6 +19,7 @@ use nvml_wrapper::error::NvmlError;
 use self::{
     calls::{Calls, Lane, NoAnswer},
     facts::{Facts, facts},
+    hidden_links::Pairs,
     library::{Library, Session},
     processes::processes,
 };
@@ -143,6 +145,7 @@ pub struct Backend {
     /// What each GPU last said of itself, by UUID. A GPU that is silent stays where it is among its NVLink neighbours: without
     /// it the groups of all others would be made anew.
     said: Mutex<BTreeMap<String, Facts>>,
+    pairs: Mutex<Pairs>,
 }
 
 /// NVML is closed until this is dropped.
@@ -172,6 +175,7 @@ impl Backend {
             library: Arc::new(Library::new(library, proc)),
             sysfs,
             said: Mutex::default(),
+            pairs: Mutex::default(),
         }
     }
 
@@ -217,6 +221,7 @@ impl Backend {
             None => said.retain(|uuid, _| found.contains_key(uuid)),
         }
         drop(said);
+        self.find_hidden_peers(&mut found);
         Ok(Listed {
             gpus: self.assemble(found.into_values().collect()),
             unidentified,
@@ -318,6 +323,10 @@ impl Backend {
 
     fn said(&self) -> MutexGuard<'_, BTreeMap<String, Facts>> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn pairs(&self) -> MutexGuard<'_, Pairs> {
+        self.pairs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn assemble(&self, mut found: Vec<(Facts, Option<BackendError>)>) -> Vec<ListedGpu> {

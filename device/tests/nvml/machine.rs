@@ -1,7 +1,6 @@
 //! A machine with a driver root, in which the mock library is NVIDIA's.
 
 use std::{
-    cell::RefCell,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
@@ -9,8 +8,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_device::{Backend, BackendConfig, LibrarySource, Listed, ListedGpu, cdi::DriverRoot};
-use nvidia_ml_mock::{Hang, STATE_FILE, State, library};
+use muster_device::{
+    Backend, BackendConfig, Gpu, LibrarySource, Listed, ListedGpu, cdi::DriverRoot,
+};
+use nvidia_ml_mock::{Failure, Hang, STATE_FILE, State, StateFile, library};
 
 /// The driver that is installed first.
 pub(crate) const VERSION: &str = "580.95.05";
@@ -23,25 +24,30 @@ const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Machine {
     directory: tempfile::TempDir,
-    state: RefCell<State>,
+    board: String,
 }
 
 impl Machine {
     /// Eight H100, with a driver that is installed and loaded.
     pub(crate) fn new() -> Self {
-        let machine = Self::without_library();
+        Self::of("h100-nvswitch-8")
+    }
+
+    /// The same with another board.
+    pub(crate) fn of(board: &str) -> Self {
+        let machine = Self {
+            board: board.to_owned(),
+            ..Self::without_library()
+        };
         machine.install(LIBRARIES, VERSION);
         machine
     }
 
-    /// The same, but for NVML's library.
+    /// Eight H100 without NVML's library.
     pub(crate) fn without_library() -> Self {
         let machine = Self {
             directory: tempfile::tempdir().unwrap(),
-            state: RefCell::new(State {
-                board: "h100-nvswitch-8".to_owned(),
-                ..State::default()
-            }),
+            board: "h100-nvswitch-8".to_owned(),
         };
         fs::create_dir_all(machine.path("root")).unwrap();
         machine.load(Some(VERSION));
@@ -57,13 +63,21 @@ impl Machine {
         self.path("root").join(path)
     }
 
-    /// Installs NVML of a version: a file of its own, as another version is.
+    /// Installs NVML of a version: a file of its own, as another version is. Those of one directory see the same hardware.
     pub(crate) fn install(&self, directory: &str, version: &str) -> PathBuf {
         let directory = self.root(directory);
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join(format!("libnvidia-ml.so.{version}"));
         fs::copy(library().unwrap(), &file).unwrap();
-        self.write(&directory);
+        let state = StateFile::at(directory.join(STATE_FILE));
+        if !state.path().exists() {
+            let board = self.board.clone();
+            let new = State {
+                board,
+                ..State::default()
+            };
+            state.write(&new).unwrap();
+        }
         file
     }
 
@@ -84,10 +98,18 @@ impl Machine {
         fs::write(directory.join("version"), text).unwrap();
     }
 
-    /// Changes what the libraries in the usual directory see.
+    fn state_file(&self) -> StateFile {
+        StateFile::at(self.root(LIBRARIES).join(STATE_FILE))
+    }
+
+    /// The hardware that the libraries in the usual directory see.
+    pub(crate) fn state(&self) -> State {
+        self.state_file().read().unwrap()
+    }
+
+    /// Changes it.
     pub(crate) fn change(&self, change: impl FnOnce(&mut State)) {
-        change(&mut self.state.borrow_mut());
-        self.write(&self.root(LIBRARIES));
+        self.state_file().change(change).unwrap();
     }
 
     /// Calls of this function about this GPU hang, or none does any more.
@@ -99,13 +121,26 @@ impl Machine {
         self.change(|state| state.hangs = hangs.iter().map(hang).collect());
     }
 
-    fn write(&self, directory: &Path) {
-        let next = directory.join("next.json");
-        fs::write(&next, serde_json::to_vec(&*self.state.borrow()).unwrap()).unwrap();
-        fs::rename(&next, directory.join(STATE_FILE)).unwrap();
+    /// These calls fail, and no others do.
+    pub(crate) fn fail(&self, failures: Vec<Failure>) {
+        self.change(|state| state.failures = failures);
+    }
+
+    /// A GPU of it is in MIG mode.
+    pub(crate) fn in_mig_mode(&self, gpu: &str) {
+        self.change(|state| {
+            let card = state.card(gpu);
+            card.mig_current = true;
+            card.mig_pending = true;
+        });
     }
 
     pub(crate) fn backend(&self) -> Backend {
+        self.backend_within(CALL_LIMIT)
+    }
+
+    /// One that waits so long for a call.
+    pub(crate) fn backend_within(&self, call_limit: Duration) -> Backend {
         let root = DriverRoot {
             path: self.path("root"),
             on_host: "/run/nvidia/driver".into(),
@@ -114,9 +149,27 @@ impl Machine {
             library: LibrarySource::DriverRoot(root),
             sysfs: self.path("sys"),
             proc: self.path("proc"),
-            call_limit: CALL_LIMIT,
+            call_limit,
         })
     }
+}
+
+/// The first call of this function fails with this code; having done what it is for, or not.
+pub(crate) fn once(function: &str, code: u32, after_effect: bool) -> Failure {
+    Failure {
+        function: function.to_owned(),
+        code,
+        times: Some(1),
+        after_effect,
+        ..Failure::default()
+    }
+}
+
+/// All GPUs, which answer.
+pub(crate) fn gpus(backend: &Backend) -> Vec<Gpu> {
+    let listed = backend.gpus().unwrap();
+    assert_eq!(uuids(&listed).1, Vec::<String>::new(), "these are silent");
+    listed.gpus.into_iter().map(|listed| listed.gpu).collect()
 }
 
 /// Waits until something holds.

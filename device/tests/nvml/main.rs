@@ -1,8 +1,14 @@
-//! NVML that hangs, goes and comes back: on copies of the mock library, each with hardware of its own.
+//! NVML that hangs, goes and comes back, and the slices that it makes: on copies of the mock library, each with hardware of its own.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod closing;
+mod destroying;
 mod finding;
 mod hanging;
+mod hidden_links;
 mod machine;
+mod making;
+mod mode;
+mod profiles;
+mod users;

@@ -14,6 +14,7 @@
 // by an environment variable (see environment.go). A process that leaves its session (a daemon) is
 // not followed.
 //
-// What happened is written to a record (record.go), which an independent observer reads. Faults are
-// made on demand by a file (faults.go).
+// What happened is written to a record (record.go), which an independent observer reads. What stands
+// for hardware reads which device nodes a living container has (uses.go). Faults are made on demand by
+// a file (faults.go).
 package processruntime

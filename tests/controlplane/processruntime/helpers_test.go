@@ -59,7 +59,7 @@ func (n *node) start() {
 	n.t.Helper()
 	var err error
 	n.runtime, err = New(Options{
-		CDIDirectory: n.path("cdi"), StateDirectory: n.path("state"), AddressPrefix: "127.77.1", Record: n.path("record"), Node: "node-a",
+		CDIDirectory: n.path("cdi"), StateDirectory: n.path("state"), AddressPrefix: "127.77.1", Record: n.path("record"), Uses: n.path("uses"), Node: "node-a",
 	})
 	check(n.t, err)
 	listener, err := listenUnix(n.path("cri.sock"))

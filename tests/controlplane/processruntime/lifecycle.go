@@ -92,6 +92,9 @@ func (r *Runtime) launch(c *container, revision int64) error {
 	c.PID = c.process.group
 	err = r.watchdog.watch(c.PID)
 	if err == nil {
+		err = r.uses.begin(c)
+	}
+	if err == nil {
 		line := r.recordLine(c, "started", revision)
 		line.startedPart = &startedPart{c.Injected.Environment, c.Injected.DeviceNodes, c.Injected.Mounts, c.Injected.Hooks}
 		err = r.record.write(line)
@@ -101,6 +104,7 @@ func (r *Runtime) launch(c *container, revision int64) error {
 		_ = c.process.signal(syscall.SIGKILL)
 		c.process.wait()
 		c.process = nil
+		warn("the end of a use", r.uses.end(c))
 		return err
 	}
 	c.State, c.StartedAt = runtimeapi.ContainerState_CONTAINER_RUNNING, time.Now().UnixNano()
@@ -125,6 +129,7 @@ func (r *Runtime) follow(c *container, p *process, outputs *outputs) {
 func (r *Runtime) exited(c *container, code int32, message string, revision int64) error {
 	c.process = nil
 	c.State, c.ExitCode, c.Message, c.FinishedAt = runtimeapi.ContainerState_CONTAINER_EXITED, code, message, time.Now().UnixNano()
+	warn("the end of a use", r.uses.end(c))
 	c.Reason = "Completed"
 	if code != 0 {
 		c.Reason = "Error"

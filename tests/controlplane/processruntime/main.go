@@ -26,6 +26,7 @@ func Main(arguments []string) {
 	flags.StringVar(&options.StateDirectory, "state-dir", "", "directory for what must survive a restart; STATE_DIR/faults.json makes faults")
 	flags.StringVar(&options.AddressPrefix, "address-prefix", "", "127.x.y: pods get the addresses 127.x.y.1 to 127.x.y.254")
 	flags.StringVar(&options.Record, "record", "", "file that a line is appended to for each start and end of a container")
+	flags.StringVar(&options.Uses, "uses", "", "directory with a file for each container that has device nodes, as long as it lives (optional)")
 	flags.StringVar(&options.EtcdURL, "etcd", "", "URL of the cluster's etcd, whose revision each line of the record carries (optional)")
 	flags.StringVar(&options.Node, "node", "", "node name in the record (optional)")
 	_ = flags.Parse(arguments[1:]) // ExitOnError

@@ -15,7 +15,7 @@ func serveApart(n *node) *exec.Cmd {
 	n.t.Helper()
 	command := exec.Command(os.Args[0])
 	command.Env = append(os.Environ(), serveVariable+"=process-runtime --listen=unix://"+n.path("cri.sock")+" --cdi-dir="+n.path("cdi")+
-		" --state-dir="+n.path("state")+" --address-prefix=127.77.1 --record="+n.path("record"))
+		" --state-dir="+n.path("state")+" --address-prefix=127.77.1 --record="+n.path("record")+" --uses="+n.path("uses"))
 	command.Stderr = os.Stderr
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	check(n.t, command.Start())

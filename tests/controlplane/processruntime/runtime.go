@@ -15,12 +15,13 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Options say where everything is. All but EtcdURL and Node are needed.
+// Options say where everything is. All but Uses, EtcdURL and Node are needed.
 type Options struct {
 	CDIDirectory   string // the only directory that CDI specs are read from
 	StateDirectory string // see state.go
 	AddressPrefix  string // 127.x.y
 	Record         string // the file of record.go
+	Uses           string // the directory of uses.go, if given
 	EtcdURL        string // where the record's revisions come from, if given
 	Node           string // named in the record, if given
 }
@@ -37,6 +38,7 @@ type Runtime struct {
 	node           string
 	lock           *os.File
 	record         *record
+	uses           uses
 	clock          *revisionClock
 	spawner        *spawner
 	watchdog       *watchdog
@@ -82,6 +84,9 @@ func New(options Options) (*Runtime, error) {
 		return nil, err
 	}
 	if r.record, err = openRecord(options.Record); err != nil {
+		return nil, err
+	}
+	if r.uses, err = newUses(options.Uses); err != nil {
 		return nil, err
 	}
 	if err := r.load(); err != nil {

@@ -2,11 +2,34 @@
 
 use serde::Deserialize;
 
-/// The boards by name, as they stand in `boards/`.
-pub const BOARDS: [(&str, &str); 2] = [
+use crate::mig::Table;
+
+/// `NVML_DEVICE_ARCH_AMPERE`.
+const AMPERE: u32 = 7;
+
+/// The boards by name, as they stand in `boards/`. What products are, how much memory and how many links they have is from published
+/// outputs of `nvidia-smi`; slots, subsystem ids and what the driver keeps of the memory are plausible, not seen.
+pub const BOARDS: [(&str, &str); 7] = [
+    ("a30-4", include_str!("../boards/a30-4.json")),
+    (
+        "a100-40gb-nvswitch-8",
+        include_str!("../boards/a100-40gb-nvswitch-8.json"),
+    ),
+    (
+        "a100-80gb-nvswitch-8",
+        include_str!("../boards/a100-80gb-nvswitch-8.json"),
+    ),
     (
         "h100-nvswitch-8",
         include_str!("../boards/h100-nvswitch-8.json"),
+    ),
+    (
+        "h200-nvswitch-8",
+        include_str!("../boards/h200-nvswitch-8.json"),
+    ),
+    (
+        "b200-nvswitch-8",
+        include_str!("../boards/b200-nvswitch-8.json"),
     ),
     ("t4-2", include_str!("../boards/t4-2.json")),
 ];
@@ -35,14 +58,15 @@ pub struct Board {
     pub driver_version: String,
     /// CUDA version of the driver, 1000 times major plus 10 times minor.
     pub cuda_driver_version: i32,
-    /// Whether the GPUs can be partitioned. (The mode is off.)
-    pub mig_capable: bool,
+    /// Name of the table of what the GPUs can be cut into; they cannot be without.
+    #[serde(default)]
+    pub mig: Option<String>,
     /// Whether a fabric manager has set the GPUs up.
     pub fabric_managed: bool,
     /// NVLink, where there is any.
     #[serde(default)]
     pub nvlink: Option<NvLink>,
-    /// The GPUs in PCI order; index and minor number are the position.
+    /// The GPUs in PCI order; unless the state says otherwise, index and minor number are the position.
     pub gpus: Vec<Gpu>,
 }
 
@@ -72,6 +96,16 @@ impl Board {
         let (_, text) = BOARDS.iter().find(|(known, _)| *known == name)?;
         serde_json::from_str(text).ok()
     }
+
+    /// What its GPUs can be cut into.
+    pub fn mig_table(&self) -> Option<&'static Table> {
+        Table::named(self.mig.as_deref()?)
+    }
+
+    /// Whether a GPU has to be reset before a change of its MIG mode takes effect, and keeps the mode over a reboot.
+    pub fn needs_reset_for_mig(&self) -> bool {
+        self.architecture <= AMPERE
+    }
 }
 
 fn hexadecimal<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
@@ -88,6 +122,9 @@ mod tests {
         for (name, _) in BOARDS {
             let board = Board::named(name).unwrap();
             assert!(board.gpus.is_sorted_by_key(|gpu| gpu.pci_bus_id.clone()));
+            assert_eq!(board.mig.is_some(), board.mig_table().is_some(), "{name}");
+            let whole = board.mig_table().and_then(|table| table.profiles.last());
+            assert!(whole.is_none_or(|whole| whole.memory_bytes() < board.memory_bytes));
         }
         assert!(Board::named("no-such-board").is_none());
     }

@@ -13,11 +13,11 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use nvidia_ml_mock::{Process, State};
+use nvidia_ml_mock::{Process, State, StateFile};
 use serde_json::{Value, json};
 
 use super::machine::Machine;
-use crate::gpu_board::{self, Board};
+use crate::gpu_board::Board;
 
 /// Where the real machine would have the driver's libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -86,12 +86,18 @@ impl Driver {
             self.version
         );
         fs::write(directory.join("proc/driver/nvidia/version"), version)?;
-        let unified_memory = free_major()?;
+        let [unified_memory, capabilities] = free_majors()?;
         let devices = format!(
-            "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n{unified_memory} nvidia-uvm\n\nBlock devices:\n"
+            "Character devices:\n  1 mem\n195 nvidia\n195 nvidiactl\n{capabilities} nvidia-caps\n{unified_memory} nvidia-uvm\n\nBlock devices:\n"
         );
         fs::write(directory.join("proc/devices"), devices)?;
-        gpu_board::write(&directory.join("board.json"), &board.state(machine))
+        let state = State {
+            proc_directory: Some(format!("{DIRECTORY}/proc").into()),
+            ..board.state(machine)
+        };
+        let file = StateFile::at(directory.join("board.json"));
+        file.write(&state)?;
+        Ok(())
     }
 
     fn compile_library(&self, stem: &str, soname: &str, from: Option<&str>) -> Result<()> {
@@ -116,7 +122,8 @@ pub fn build_cuda_devices(to: &Path) -> Result<()> {
     compile(&[], &source("cuda-devices.c"), to)
 }
 
-/// What the chart is told besides what an operator says: where the stand-ins for hardware are.
+/// What the chart is told besides what an operator says: where the stand-ins for hardware are. They can be written to, since
+/// hardware changes by what NVML is asked for.
 pub fn values() -> Value {
     json!({
         "extraEnv": [
@@ -124,7 +131,7 @@ pub fn values() -> Value {
             {"name": "MUSTER_PROC_DIR", "value": format!("{DIRECTORY}/proc")},
         ],
         "extraVolumes": [{"name": "hardware", "hostPath": {"path": DIRECTORY, "type": "Directory"}}],
-        "extraVolumeMounts": [{"name": "hardware", "mountPath": DIRECTORY, "readOnly": true}],
+        "extraVolumeMounts": [{"name": "hardware", "mountPath": DIRECTORY}],
     })
 }
 
@@ -157,10 +164,8 @@ fn process_link(machine: &Machine, process: u32) -> Result<PathBuf> {
 
 fn change_state(machine: &Machine, change: impl FnOnce(&mut State)) -> Result<()> {
     let file = machine.path(&format!("{DIRECTORY}/board.json"))?;
-    let text = fs::read(&file).with_context(|| file.display().to_string())?;
-    let mut state = serde_json::from_slice(&text)?;
-    change(&mut state);
-    gpu_board::write(&file, &state)
+    StateFile::at(file).change(change)?;
+    Ok(())
 }
 
 fn source(name: &str) -> PathBuf {
@@ -186,14 +191,15 @@ fn compile(flags: &[&str], source: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A number that no device of the real machine has: opening a node with it must reach nothing.
-fn free_major() -> Result<u32> {
+/// Numbers that no device of the real machine has: opening a node with one must reach nothing.
+fn free_majors() -> Result<[u32; 2]> {
     let listed = fs::read_to_string("/proc/devices")?;
     let words = listed
         .lines()
         .filter_map(|line| line.split_whitespace().next());
     let taken: BTreeSet<u32> = words.filter_map(|word| word.parse().ok()).collect();
     let mut free = DYNAMIC_MAJORS.filter(|major| !taken.contains(major));
-    free.next()
-        .context("every number of character devices is taken")
+    let two = free.next().zip(free.next());
+    let (one, other) = two.context("every number of character devices is taken")?;
+    Ok([one, other])
 }

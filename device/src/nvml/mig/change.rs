@@ -55,8 +55,8 @@ pub(super) fn create(
     at: Placement,
     asker: &Asker,
 ) -> Result<MigInstance, BackendError> {
-    let mode = card.mode().map_err(refusal(gpu, "its MIG mode"))?;
-    if !mode.is_some_and(|mode| mode.current) {
+    let current = card.mode().map_err(refusal(gpu, "its MIG mode"))?;
+    if !current.is_some_and(|told| told.current) {
         return Err(BackendError::Failed(format!(
             "GPU {gpu} is not in MIG mode"
         )));

@@ -42,40 +42,29 @@ pub(super) fn found(card: &Card<'_>) -> Result<Vec<Found>, NvmlError> {
     }
     let mut found = BTreeMap::new();
     for profile in profiles {
-        let listed = match card.gpu_instances(profile.id) {
-            Ok(listed) => listed,
-            // There are none of this kind.
-            Err(NvmlError::NotSupported | NvmlError::NotFound) => continue,
-            Err(error) => return Err(error),
-        };
-        for handle in listed {
-            match look_into(card, handle, profile.compute_slices) {
-                Ok(one) => {
-                    found.insert(one.info.id, one);
-                }
+        for handle in card.gpu_instances(profile.id)? {
+            let info = match card.gpu_instance_info(handle) {
+                Ok(info) => info,
                 // Somebody has just destroyed it.
-                Err(NvmlError::NotFound) => {}
+                Err(NvmlError::NotFound) => continue,
                 Err(error) => return Err(error),
-            }
+            };
+            let one = Found {
+                handle,
+                info,
+                computes: computes(card, handle)?,
+                compute_slices: profile.compute_slices,
+            };
+            found.insert(info.id, one);
         }
     }
     Ok(found.into_values().collect())
 }
 
-fn look_into(
-    card: &Card<'_>,
-    handle: GpuInstance,
-    compute_slices: u32,
-) -> Result<Found, NvmlError> {
-    let info = card.gpu_instance_info(handle)?;
+fn computes(card: &Card<'_>, instance: GpuInstance) -> Result<Vec<FoundCompute>, NvmlError> {
     let mut computes = BTreeMap::new();
-    for profile in card.compute_profiles(handle)? {
-        let listed = match card.compute_instances(handle, profile.id) {
-            Ok(listed) => listed,
-            Err(NvmlError::NotSupported) => continue,
-            Err(error) => return Err(error),
-        };
-        for handle in listed {
+    for profile in card.compute_profiles(instance)? {
+        for handle in card.compute_instances(instance, profile.id)? {
             match card.compute_instance_info(handle) {
                 Ok(info) => {
                     let compute_slices = profile.compute_slices;
@@ -91,12 +80,7 @@ fn look_into(
             }
         }
     }
-    Ok(Found {
-        handle,
-        info,
-        computes: computes.into_values().collect(),
-        compute_slices,
-    })
+    Ok(computes.into_values().collect())
 }
 
 /// What exists, ascending by place.

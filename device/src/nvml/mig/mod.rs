@@ -78,8 +78,8 @@ impl Backend {
         let after = self.with_card(gpu_uuid, self.change_limit(), move |card, gpu| {
             set_mode(card, gpu, on)
         });
-        if !matches!(after, Ok((_, false))) {
-            // Stuck calls keep what they are in; the next question opens it anew all the same.
+        if matches!(after, Ok((_, true)) | Err(BackendError::Unresponsive)) {
+            // A stuck call keeps what it is in; the next question opens it anew all the same.
             drop(self.release(&format!("the MIG mode of GPU {gpu_uuid} was changed")));
         }
         after.map(|(mode, _)| mode)
