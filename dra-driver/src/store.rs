@@ -187,27 +187,33 @@ impl Store {
             .uuids)
     }
 
-    /// Before a record says that a slice was made, it is known as ours.
-    fn remember_slices(&self, record: &Record) -> Result<(), DiskFailure> {
-        let slices = record.removable().into_iter();
-        let uuids: BTreeSet<String> = slices.filter_map(|slice| slice.uuid).collect();
-        if uuids.is_empty() {
+    /// Before a record says that a slice was made, it is known as ours; before the record goes, it is not any more: whoever makes one
+    /// there gives it the same UUID.
+    fn note_slices(&self, uid: &str, next: Option<&Record>) -> Result<(), DiskFailure> {
+        let uuids = |record: &Record| -> BTreeSet<String> {
+            let slices = record.removable().into_iter();
+            slices.filter_map(|slice| slice.uuid).collect()
+        };
+        let before = self.record(uid)?.as_ref().map(uuids).unwrap_or_default();
+        let now = next.map(uuids).unwrap_or_default();
+        if before == now {
             return Ok(());
         }
         let boot_id = self.load_node()?.boot_id;
         let known = load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?.unwrap_or_default();
-        let mut next = known.clone();
-        if next.boot_id != boot_id {
-            next = MadeSlices {
+        let mut noted = known.clone();
+        if noted.boot_id != boot_id {
+            noted = MadeSlices {
                 boot_id,
                 uuids: BTreeSet::new(),
             };
         }
-        next.uuids.extend(uuids);
-        if next == known {
+        noted.uuids.retain(|uuid| !before.contains(uuid));
+        noted.uuids.extend(now);
+        if noted == known {
             return Ok(());
         }
-        put_beside(self, MADE_SLICES_FILE, &next)
+        put_beside(self, MADE_SLICES_FILE, &noted)
     }
 
     /// Reads everything.
@@ -253,7 +259,7 @@ impl Store {
     pub fn apply(&self, _lock: &Guard, change: &Write) -> Result<(), DiskFailure> {
         match change {
             Write::PutRecord(record) => {
-                self.remember_slices(record)?;
+                self.note_slices(&record.claim.uid, Some(record))?;
                 let has_slices = record.devices.iter().any(|device| device.slice.is_some());
                 let schema = if has_slices {
                     SLICE_SCHEMA
@@ -263,6 +269,7 @@ impl Store {
                 put(&self.record_file(&record.claim.uid), record, schema)
             }
             Write::RemoveRecord(uid) => {
+                self.note_slices(uid, None)?;
                 let path = self.record_file(uid);
                 files::remove(&path).map_err(|error| failure(&path, &error))
             }
@@ -687,9 +694,12 @@ mod tests {
     fn a_slice_that_was_made_in_this_boot_is_known_as_ours_without_its_record() {
         let f = fixture();
         f.apply(&acknowledged());
+        let made = || f.store.made_slices(&f.store.lock().unwrap()).unwrap();
         f.apply(&Write::PutRecord(slice_record("c")));
         f.apply(&Write::RemoveRecord("c".to_owned()));
-        let made = || f.store.made_slices(&f.store.lock().unwrap()).unwrap();
+        assert_eq!(made(), BTreeSet::new(), "it was given back");
+        f.apply(&Write::PutRecord(slice_record("c")));
+        fs::remove_file(f.root.path().join("state/claims/c.json")).unwrap();
         assert_eq!(made(), BTreeSet::from(["MIG-1".to_owned()]));
         // It ended with its boot.
         f.apply(&Write::PutNode {
