@@ -286,3 +286,6 @@ fn plain(message: impl Into<String>) -> SliceFailure {
         message: message.into(),
     }
 }
+
+#[cfg(test)]
+mod tests;

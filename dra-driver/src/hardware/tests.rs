@@ -1,0 +1,177 @@
+//! Slices on the mock library.
+
+use std::fs;
+
+use muster_device::{BackendConfig, Gpu, LibrarySource, Placement, cdi};
+use nvidia_ml_mock::{Failure, STATE_FILE, State, StateFile};
+
+use super::*;
+use crate::prepare::{ClaimRef, RecordState, Write};
+
+/// `nvmlReturn_t` for what nobody knows.
+const UNKNOWN: u32 = 999;
+
+/// An H100 in MIG mode, through the mock library, and a checkpoint.
+struct Fixture {
+    _directory: tempfile::TempDir,
+    card: StateFile,
+    hardware: Hardware,
+    store: Store,
+    gpu: Gpu,
+}
+
+fn fixture() -> Fixture {
+    let directory = tempfile::tempdir().unwrap();
+    let library = directory.path().join("libnvidia-ml.so.1");
+    fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+    let card = StateFile::at(directory.path().join(STATE_FILE));
+    let state = State {
+        board: "h100-nvswitch-8".to_owned(),
+        ..State::default()
+    };
+    card.write(&state).unwrap();
+    let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+    let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+    let in_mig_mode = |state: &mut State| {
+        let card = state.card(&gpu.uuid);
+        card.mig_current = true;
+        card.mig_pending = true;
+    };
+    card.change(in_mig_mode).unwrap();
+    let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+    let store = Store::open(directory.path().join("state"), cdi).unwrap();
+    Fixture {
+        card,
+        hardware: Hardware::new(Arc::new(backend)),
+        store,
+        gpu,
+        _directory: directory,
+    }
+}
+
+impl Fixture {
+    fn order(&self, name: &str, start: u32) -> SliceOrder {
+        let profile = self.gpu.mig.as_ref().unwrap().profile(name).unwrap();
+        let size = profile.memory_slices;
+        SliceOrder {
+            gpu: self.gpu.uuid.clone(),
+            profile: Arc::new(profile.clone()),
+            placement: Placement { start, size },
+        }
+    }
+
+    fn record(&self, state: RecordState) {
+        let lock = self.store.lock().unwrap();
+        let record = Record {
+            claim: ClaimRef {
+                uid: "c".to_owned(),
+                namespace: "ml".to_owned(),
+                name: "claim".to_owned(),
+            },
+            state,
+            call: Some("i/1".to_owned()),
+            pods: Vec::new(),
+            devices: Vec::new(),
+        };
+        self.store.apply(&lock, &Write::PutRecord(record)).unwrap();
+    }
+
+    fn make(&self, orders: &[SliceOrder]) -> Result<Made, SliceFailure> {
+        self.hardware.make(&self.store, &fence(), orders, &[])
+    }
+
+    fn remove(&self, order: &SliceOrder, uuid: Option<&str>) -> Result<(), SliceFailure> {
+        let slice = PlacedSlice {
+            gpu: order.gpu.clone(),
+            gpu_instance_profile: order.profile.gpu_instance_profile,
+            placement: order.placement,
+            uuid: uuid.map(str::to_owned),
+        };
+        self.hardware.remove(&self.store, &fence(), &[slice])
+    }
+
+    fn starts(&self) -> Vec<u32> {
+        let live = self.hardware.backend.mig_instances(&self.gpu.uuid);
+        let live = live.unwrap().into_iter();
+        live.map(|instance| instance.placement.start).collect()
+    }
+}
+
+fn fence() -> Fence {
+    Fence {
+        claim: "c".to_owned(),
+        call: Some("i/1".to_owned()),
+    }
+}
+
+#[test]
+fn slices_are_made_once_and_removed_once_however_often_that_is_asked() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let orders = [f.order("1g.10gb", 2), f.order("3g.40gb", 4)];
+    let made = f.make(&orders).unwrap();
+    assert_eq!(f.make(&orders).unwrap(), made);
+    assert_eq!(f.starts(), [2, 4]);
+    f.record(RecordState::Unpreparing);
+    for _ in 0..2 {
+        for (order, made) in orders.iter().zip(&made.slices) {
+            f.remove(order, Some(&made.uuid)).unwrap();
+        }
+        assert_eq!(f.starts(), Vec::<u32>::new());
+    }
+}
+
+#[test]
+fn nothing_is_made_or_removed_that_the_record_does_not_allow() {
+    let f = fixture();
+    let order = f.order("1g.10gb", 0);
+    for state in [
+        RecordState::Waiting,
+        RecordState::Prepared,
+        RecordState::Unpreparing,
+    ] {
+        f.record(state);
+        f.make(std::slice::from_ref(&order)).unwrap_err();
+        assert_eq!(f.starts(), Vec::<u32>::new(), "{state:?}");
+    }
+    f.record(RecordState::Preparing);
+    f.make(std::slice::from_ref(&order)).unwrap();
+    for state in [RecordState::Waiting, RecordState::Prepared] {
+        f.record(state);
+        f.remove(&order, None).unwrap();
+        assert_eq!(f.starts(), [0], "{state:?}");
+    }
+}
+
+#[test]
+fn what_lies_in_the_way_is_told_with_its_place_and_stays() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    f.make(&[f.order("2g.20gb", 2)]).unwrap();
+    let failure = f.make(&[f.order("3g.40gb", 0)]).unwrap_err();
+    assert_eq!(failure.reason, Some(Reason::DeviceHeld));
+    assert!(failure.message.contains("memory slices 2..4"), "{failure}");
+    f.remove(&f.order("2g.20gb", 2), Some("MIG-of-somebody-else"))
+        .unwrap();
+    assert_eq!(f.starts(), [2]);
+}
+
+#[test]
+fn a_compute_instance_that_fails_leaves_no_gpu_instance() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let fails = |state: &mut State| {
+        state.failures.push(Failure {
+            function: "nvmlGpuInstanceCreateComputeInstance".to_owned(),
+            code: UNKNOWN,
+            times: Some(1),
+            ..Failure::default()
+        });
+    };
+    f.card.change(fails).unwrap();
+    let order = f.order("1g.10gb", 0);
+    f.make(std::slice::from_ref(&order)).unwrap_err();
+    assert_eq!(f.starts(), Vec::<u32>::new());
+    f.make(std::slice::from_ref(&order)).unwrap();
+    assert_eq!(f.starts(), [0]);
+}
