@@ -125,7 +125,7 @@ impl GpuSlices {
             let mut numbers = there.iter().map(|(instance, _)| instance.gpu_instance);
             !numbers.any(|taken| taken == *number)
         };
-        let gpu_instance = (1..).find(is_free).unwrap_or_default();
+        let gpu_instance = (1..=COMPUTE_SLICES).find(is_free).unwrap_or_default();
         let instance = MigInstance {
             placement: order.placement,
             gpu_instance,
