@@ -97,7 +97,8 @@ impl NodeRecord {
 
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
     /// account or a hold's. What is `released` counts as gone; a device that is known to be among it counts as
-    /// usable: its driver taints it for as long as it is held.
+    /// usable: its driver taints it for as long as it is held. So it taints all that need some of the same hardware, and these count as
+    /// usable, too, if nothing else is wrong with them: what others hold of it is taken by them.
     pub(crate) fn occupancy<'a>(
         &'a self,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
@@ -124,7 +125,9 @@ impl NodeRecord {
         // Whatever has it: one that the API server calls allocated draws from counters once, whoever else names it.
         let mut taken = DeviceSet::none(count);
         let mut allocated: BTreeSet<&ClaimUid> = BTreeSet::new();
-        let given_back: BTreeSet<&DeviceName> = released.values().copied().flatten().collect();
+        let given_back = released.values().copied().flatten();
+        let given_back = given_back.filter_map(|name| self.device_named(name));
+        let given_back = DeviceSet::of(count, given_back);
         for (at, device) in self.node.devices.iter().enumerate() {
             let holder = device
                 .allocated_to
@@ -134,7 +137,9 @@ impl NodeRecord {
             if holder.is_some() {
                 taken.insert(at);
             }
-            let usable = device.usable || given_back.contains(&device.name);
+            let usable = device.usable
+                || given_back.contains(at)
+                || (device.healthy && self.shares_with(at, &given_back));
             if !usable {
                 occupancy.free.remove(at);
             }
@@ -228,6 +233,12 @@ impl NodeRecord {
 }
 
 impl NodeRecord {
+    /// Whether a device draws from a counter from which one of some others draws.
+    fn shares_with(&self, device: usize, others: &DeviceSet) -> bool {
+        let beside = self.kind.counters.beside(device);
+        beside.is_some_and(|beside| !beside.is_disjoint(others))
+    }
+
     /// A claim that is to be allocated here.
     pub(crate) fn pending(&self, shape: &ClaimShape, allocator: Allocator) -> PendingAllocation {
         PendingAllocation::new(&self.kind, &self.tainted, shape, allocator)

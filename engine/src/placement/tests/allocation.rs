@@ -10,7 +10,7 @@ use crate::{
     model::{
         Claim, Constraint, Consumption, CounterSet, Device, DeviceChoice, DeviceRequest, Hold, Node,
     },
-    names::SelectorId,
+    names::{ClaimUid, SelectorId},
     placement::{
         allocator::{MAX_DEVICES_PER_CLAIM, Tally},
         capacity::Rules,
@@ -492,4 +492,40 @@ fn slices_that_are_alike_are_counted_and_whole_gpus_wait_for_them() {
     sets[0].counters[4] = 0;
     node.counter_sets = sets.into();
     assert!(units(&node, 1).is_err());
+}
+
+/// Who waits for a GPU whose slices end must not have others end for it: its driver taints whatever overlaps a slice for as long as
+/// that is held after its pod.
+#[test]
+fn with_a_slice_that_is_released_all_comes_free_that_is_tainted_for_it() {
+    // The first slice of the first GPU, the one of twice its size, and the GPU as a whole.
+    let overlapping = [0, 4, 6];
+    let (gone, stays) = (ClaimUid::from("gone"), ClaimUid::from("stays"));
+    for (what, release, other, faulty, expected) in [
+        ("it is held", false, false, false, vec![]),
+        ("it is released", true, false, false, vec![0, 4, 6]),
+        ("another slice is in use", true, true, false, vec![0]),
+        ("the GPU has a fault", true, false, true, vec![0, 4]),
+    ] {
+        let mut node = gpus_to_cut(&all_parts());
+        for at in overlapping {
+            node.devices[at].usable = false;
+        }
+        node.devices[0].allocated_to = Some(gone.clone());
+        node.devices[1].allocated_to = other.then(|| stays.clone());
+        node.devices[6].healthy = !faulty;
+        let devices = [node.devices[0].name.clone()];
+        let record = NodeRecord::new(node.clone(), Kinds::default().enter(&node));
+        let mut released = Released::new();
+        if release {
+            released.insert(&gone, &devices[..]);
+        }
+        let nobody = std::iter::empty::<&Arc<Hold>>();
+        let occupancy = record.occupancy(nobody, &released);
+        let overlapping = overlapping.iter().copied();
+        let free: Vec<usize> = overlapping
+            .filter(|at| occupancy.free.contains(*at))
+            .collect();
+        assert_eq!(free, expected, "{what}");
+    }
 }
