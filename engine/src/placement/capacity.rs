@@ -160,6 +160,9 @@ impl Capacity {
 /// that are allocated one by one take about 2,000.
 pub(super) const MOST_LOOKS_TO_COUNT: usize = 5_000;
 
+/// Looks at what shares counters with a device that is taken, which cost as much as one look of an allocation.
+const LOOKS_FOR_ONE: u64 = 4;
+
 /// Devices granted to each claim of a unit.
 pub(crate) type Grants = Vec<Vec<usize>>;
 
@@ -501,6 +504,8 @@ impl Rules {
             let granted = occupancy.allocate(kind, &shapes, tally)?;
             for (claim, devices) in asked.into_iter().zip(granted) {
                 for device in &devices {
+                    // All that share something with it are looked at.
+                    tally.looks += kind.freed_with(*device) as u64 / LOOKS_FOR_ONE;
                     occupancy.take(kind, *device);
                     if !self.allows(kind, *device) {
                         return None;

@@ -29,6 +29,7 @@
 //! Other pairs would work in some orders; they go to different nodes.
 
 use super::{
+    allocator::MAX_DEVICES_PER_CLAIM,
     demand::{ClaimShape, RequestShape},
     device_set::DeviceSet,
     kind::{Candidates, NodeKind},
@@ -91,7 +92,8 @@ pub(crate) fn settled<'a>(
             Some(_) => return None,
         };
     }
-    found
+    // Of more devices than a claim can have kube-scheduler would come to a later choice, or to none.
+    found.filter(|(_, count)| *count <= MAX_DEVICES_PER_CLAIM)
 }
 
 fn asks(request: &RequestShape) -> bool {

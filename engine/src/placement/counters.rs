@@ -18,6 +18,10 @@ use crate::model::{Consumption, CounterSet};
 /// there is.
 pub(crate) type Left = Vec<i64>;
 
+/// Among how many devices that draw from the same counters it is found out which lie inside others: each is compared with each. There are a
+/// few dozen ways to cut a GPU. Where there are more devices none counts as inside another.
+pub(super) const MOST_COMPARED: usize = 256;
+
 /// What one device draws.
 #[derive(Clone, Debug)]
 struct Draws {
@@ -74,21 +78,26 @@ impl Counters {
 
     /// Finds out which devices draw from the same counters, and which lie inside others.
     fn relate(&mut self, devices: usize) {
-        let mut drawing: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut drawing: BTreeMap<usize, DeviceSet> = BTreeMap::new();
         for (device, draws) in self.draws.iter().enumerate() {
             let amounts = draws.iter().flat_map(|draws| &draws.amounts);
             for (counter, _) in amounts {
-                drawing.entry(*counter).or_default().push(device);
+                let known = drawing.entry(*counter);
+                let all = known.or_insert_with(|| DeviceSet::none(devices));
+                all.insert(device);
             }
         }
         for device in 0..devices {
             let Some(draws) = self.draws.get(device).and_then(Option::as_ref) else {
                 continue;
             };
-            let near = draws.amounts.iter().filter_map(|(it, _)| drawing.get(it));
-            let mut beside = DeviceSet::of(devices, near.flatten().copied());
-            beside.insert(device);
-            let is_inside = |other: &usize| *other == device || self.lies_inside(*other, device);
+            let mut beside = DeviceSet::of(devices, [device]);
+            for near in draws.amounts.iter().filter_map(|(it, _)| drawing.get(it)) {
+                beside.extend(near);
+            }
+            let are_few = beside.len() <= MOST_COMPARED;
+            let is_inside =
+                |other: &usize| *other == device || (are_few && self.lies_inside(*other, device));
             let inside = DeviceSet::of(devices, beside.iter().filter(is_inside));
             if let Some(Some(draws)) = self.draws.get_mut(device) {
                 (draws.beside, draws.inside) = (beside, inside);

@@ -13,9 +13,11 @@ use crate::{
     names::{ClaimUid, SelectorId},
     placement::{
         allocator::{MAX_DEVICES_PER_CLAIM, Tally},
-        capacity::Rules,
+        capacity::{Capacity, Cause, Rules},
         coallocation::{Allocator, may_share_a_node},
+        counters::MOST_COMPARED,
         demand::{ClaimShape, Demand},
+        device_set::DeviceSet,
         fixtures,
         kind::Kinds,
         node::{NodeRecord, Occupancy, Released},
@@ -445,7 +447,7 @@ proptest! {
         let rules = Rules { flavor: None, most_per_device: None };
         let counted = rules.device_capacity(&record, &occupancy, &demand.classes[0].shape);
         let exact = !matches!(&counted, Ok(counted) if counted.is_partial);
-        prop_assume!(exact && counted != Err(crate::placement::capacity::Cause::TooManyWays));
+        prop_assume!(exact && counted != Err(Cause::TooManyWays));
         prop_assert_eq!(counted.map_or(0, |counted| counted.units), units);
     }
 }
@@ -527,5 +529,83 @@ fn with_a_slice_that_is_released_all_comes_free_that_is_tainted_for_it() {
             .filter(|at| occupancy.free.contains(*at))
             .collect();
         assert_eq!(free, expected, "{what}");
+    }
+}
+
+/// How many units of one claim a node holds as far as devices go.
+fn counted(node: &Node, claim: Claim) -> Result<Capacity, Cause> {
+    let (record, occupancy) = record_of(node);
+    let mut pod = fixtures::pod("p", 0);
+    pod.claims = vec![claim];
+    let demand = Demand::new(&fixtures::gang(vec![pod]));
+    let rules = Rules {
+        flavor: None,
+        most_per_device: None,
+    };
+    rules.device_capacity(&record, &occupancy, &demand.classes[0].shape)
+}
+
+/// Alike devices that draw one each of a single counter, of which there is one for each, and are of one group.
+fn node_of_one_counter(devices: usize) -> Node {
+    let mut node = fixtures::node("n", devices);
+    node.counter_sets = vec![CounterSet {
+        pool: 0,
+        counters: vec![i64::try_from(devices).unwrap()],
+    }]
+    .into();
+    for device in &mut node.devices {
+        device.consumes = draws(0, &[1]);
+        Arc::make_mut(&mut device.attributes).insert("group".into(), "one".into());
+    }
+    node
+}
+
+/// S4: kube-scheduler passes a choice over that would bring a claim to more than it can have, and there is no other that has devices.
+#[test]
+fn a_claim_that_only_comes_to_more_devices_than_it_can_have_has_no_place() {
+    let (some, none) = (SelectorId(0), SelectorId(9));
+    for (first, units) in [(19_u32, Some(2)), (20, None)] {
+        let mut claim = fixtures::claim("c", first);
+        let choices = [("rare", none, 1), ("many", some, 13)];
+        claim.requests.push(DeviceRequest {
+            name: "more".into(),
+            choices: choices
+                .map(|(name, selector, count)| DeviceChoice {
+                    name: Some(name.into()),
+                    selector,
+                    count,
+                })
+                .into(),
+        });
+        let counted = counted(&fixtures::node("n", 80), claim);
+        assert_eq!(counted.ok().map(|counted| counted.units), units, "{first}");
+    }
+}
+
+/// Whoever publishes more devices that share something than there are ways to cut a GPU costs others no more: the work is bounded,
+/// and nothing is promised that was not looked at.
+#[test]
+fn of_many_devices_that_share_a_counter_not_all_is_found_out() {
+    for devices in [MOST_COMPARED, MOST_COMPARED + 1] {
+        let mut node = node_of_one_counter(devices);
+        node.counter_sets = vec![CounterSet {
+            pool: 0,
+            counters: vec![1],
+        }]
+        .into();
+        let (record, _) = record_of(&node);
+        let other = DeviceSet::of(devices, [0]);
+        let is_known = record.kind.counters.has_inside(1, &other);
+        assert_eq!(is_known, devices == MOST_COMPARED, "{devices}");
+    }
+    for (devices, is_partial) in [(32, false), (1024, true)] {
+        let mut claim = fixtures::claim("c", 2);
+        claim.constraints = vec![Constraint {
+            requests: Vec::new(),
+            attribute: "group".into(),
+        }];
+        let counted = counted(&node_of_one_counter(devices), claim).unwrap();
+        assert_eq!(counted.is_partial, is_partial, "{devices}");
+        assert_eq!(counted.units == devices / 2, !is_partial, "{devices}");
     }
 }
