@@ -264,6 +264,7 @@ impl Rules {
             count += allocation.count;
             simple &= allocation.choice == Choice::Any && allocation.from == first.from;
         }
+        simple &= occupancy.admits_as_alike(&first) || !record.kind.has_counters();
         if simple && let Some((of, _)) = settled(&record.kind, first_claim, &record.tainted) {
             return self.by_count(record, occupancy, shape, (of, count), &first);
         }
@@ -284,7 +285,9 @@ impl Rules {
         }
         match units {
             0 if tally.gave_up => Err(Cause::TooManyWays),
-            0 if !occupancy.admits(&first) => Err(Cause::NotAllocatedYet),
+            0 if !occupancy.admits(&record.kind, std::slice::from_ref(&first)) => {
+                Err(Cause::NotAllocatedYet)
+            }
             0 => Err(Self::in_use(record, occupancy, shape)),
             units => Ok(Capacity {
                 units,
@@ -308,7 +311,7 @@ impl Rules {
         let Some(any) = of.devices.iter().next().filter(|at| self.allows(kind, *at)) else {
             return Err(Cause::OtherFlavor);
         };
-        if !occupancy.admits(pending) {
+        if !occupancy.admits_as_alike(pending) {
             return Err(Cause::NotAllocatedYet);
         }
         let together = of
@@ -493,10 +496,10 @@ impl Rules {
                     record.pending(&claim.shape, allocator)
                 })
                 .collect();
-            if !pending.iter().all(|claim| occupancy.admits(claim)) {
+            if !occupancy.admits(kind, &pending) {
                 return None;
             }
-            occupancy.pending.extend(pending);
+            occupancy.set_waiting(pending);
             let shapes: Vec<&ClaimShape> = asked
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)

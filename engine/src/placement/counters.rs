@@ -250,7 +250,7 @@ fn draws_of(
 }
 
 /// How many of some devices can be allocated together, where it does not matter which of them are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
     /// All that are free: they share nothing.
     All,
@@ -262,11 +262,13 @@ pub(crate) enum Together {
 
 /// Devices that draw from common counters: each has its own, of which nobody else in the group draws, and of each common one all
 /// draw equally much. So whichever of them is allocated, one less is left.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) devices: DeviceSet,
     /// How much each of them draws of which common counter.
     common: Vec<(usize, i64)>,
+    /// The device that has a counter of its own, by counter.
+    own: BTreeMap<usize, usize>,
 }
 
 impl Together {
@@ -313,6 +315,27 @@ impl Together {
         }
     }
 
+    /// How many fewer can be allocated at most once some device is, whether or not it is one of these, and whatever is allocated
+    /// besides. `None` where it depends on which are taken first.
+    pub(crate) fn lost_to(
+        &self,
+        counters: &Counters,
+        devices: &DeviceSet,
+        taken: usize,
+    ) -> Option<usize> {
+        match self {
+            Self::All => Some(match counters.beside(taken) {
+                Some(beside) => beside.common(devices),
+                None => usize::from(devices.contains(taken)),
+            }),
+            Self::Groups(groups) => {
+                let lost = groups.iter().map(|group| group.lost_to(counters, taken));
+                Some(lost.sum())
+            }
+            Self::Entangled => None,
+        }
+    }
+
     /// Whether the order of allocations makes no difference.
     pub(crate) fn is_countable(&self) -> bool {
         !matches!(self, Self::Entangled)
@@ -330,7 +353,8 @@ impl Together {
 impl Group {
     /// `None` if the members draw differently from what they share, or share something with others of the devices.
     fn of(counters: &Counters, members: DeviceSet, devices: &DeviceSet) -> Option<Self> {
-        let mut drawn: BTreeMap<usize, (i64, usize)> = BTreeMap::new();
+        // By counter how much each draws, how many do, and the first that does.
+        let mut drawn: BTreeMap<usize, (i64, usize, usize)> = BTreeMap::new();
         let size = members.len();
         for device in members.iter() {
             let is_inside = counters
@@ -340,22 +364,54 @@ impl Group {
                 return None;
             }
             for (counter, amount) in counters.amounts(device) {
-                let (known, by) = drawn.entry(*counter).or_insert((*amount, 0));
+                let known = drawn.entry(*counter);
+                let (known, by, _) = known.or_insert((*amount, 0, device));
                 *by += 1;
                 if *known != *amount {
                     return None;
                 }
             }
         }
-        let is_private_or_common = drawn.values().all(|(_, by)| *by == 1 || *by == size);
-        let common = drawn
-            .into_iter()
-            .filter(|(_, (amount, by))| *by == size && *amount > 0)
-            .map(|(counter, (amount, _))| (counter, amount));
-        is_private_or_common.then(|| Self {
-            common: common.collect(),
+        if !drawn.values().all(|(_, by, _)| *by == 1 || *by == size) {
+            return None;
+        }
+        let mut group = Self {
             devices: members,
-        })
+            common: Vec::new(),
+            own: BTreeMap::new(),
+        };
+        for (counter, (amount, by, device)) in drawn {
+            if amount == 0 {
+                continue;
+            }
+            if by == size {
+                group.common.push((counter, amount));
+            } else {
+                group.own.insert(counter, device);
+            }
+        }
+        Some(group)
+    }
+
+    /// What there are is the lesser of two numbers: of devices of which nobody has what is their own, and of times that what is common
+    /// suffices. It falls by no more than the one that falls most, and by no more than all.
+    fn lost_to(&self, counters: &Counters, taken: usize) -> usize {
+        let drawn = counters.amounts(taken);
+        let of_own = drawn.iter().filter(|(_, amount)| *amount > 0);
+        let of_own = of_own.filter_map(|(counter, _)| self.own.get(counter).copied());
+        let mut hit: BTreeSet<usize> = of_own.collect();
+        if self.devices.contains(taken) {
+            hit.insert(taken);
+        }
+        let times = |(counter, each): &(usize, i64)| {
+            let at = drawn.binary_search_by_key(counter, |(it, _)| *it).ok()?;
+            let (_, amount) = drawn.get(at)?;
+            let times = amount / each + i64::from(amount % each != 0);
+            usize::try_from(times).ok()
+        };
+        let of_common = self.common.iter().filter_map(times).max();
+        let lost = hit.len().max(of_common.unwrap_or(0));
+        lost.min(self.devices.len())
     }
 
     fn count(&self, free: &DeviceSet, left: &[i64]) -> usize {

@@ -34,7 +34,7 @@ pub(crate) struct Candidates {
     /// which of them a claim gets.
     pub(crate) uniform: bool,
     /// How many of them can be allocated at once.
-    pub(crate) together: Together,
+    pub(crate) together: Arc<Together>,
 }
 
 /// A device without its name.
@@ -169,7 +169,7 @@ impl NodeKind {
                     .entry(devices)
                     .or_insert_with_key(|devices| Candidates {
                         uniform: alike(&members),
-                        together: Together::of(&counters, devices, count),
+                        together: Arc::new(Together::of(&counters, devices, count)),
                         devices: devices.clone(),
                     });
                 (selector, of_these.clone())

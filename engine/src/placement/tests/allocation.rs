@@ -385,16 +385,16 @@ proptest! {
         for (pod, claim) in claims.into_iter().enumerate() {
             let shape = ClaimShape::new(&claim);
             let pending = record.pending(&shape, Allocator::Planned(pod));
-            if !occupancy.admits(&pending) {
+            if !occupancy.admits(&record.kind, std::slice::from_ref(&pending)) {
                 continue;
             }
             let Some(granted) = occupancy.allocate(&record.kind, &[&shape], &mut Tally::default()) else {
                 continue;
             };
+            occupancy.set_waiting(vec![pending]);
             for device in &granted[0] {
                 occupancy.take(&record.kind, *device);
             }
-            occupancy.pending.push(pending);
             planned.push((claim, charge(&node, &granted[0])));
         }
         for order in orders(planned.len()) {
