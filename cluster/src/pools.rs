@@ -305,7 +305,7 @@ fn offer(
         .iter()
         .filter_map(|slice| slice.counter_sets.as_deref())
         .collect();
-    let counters = sets.iter().map(|sets| sets.counters()).sum();
+    let counters: usize = sets.iter().map(|sets| sets.counters()).sum();
     room.take(count, counters)?;
     let mut layout = layouts.of(&sets);
     if let Some(fault) = layout.fault() {

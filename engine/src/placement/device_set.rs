@@ -116,7 +116,7 @@ impl DeviceSet {
         let (skipped, bits) = (first / BITS, first % BITS);
         let words = self.words().enumerate().skip(skipped);
         words.flat_map(move |(at, word)| {
-            let before = if at == skipped { (1 << bits) - 1 } else { 0 };
+            let before: u64 = if at == skipped { (1 << bits) - 1 } else { 0 };
             let mut rest = word & !before;
             std::iter::from_fn(move || {
                 if rest == 0 {
