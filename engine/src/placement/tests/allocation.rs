@@ -609,3 +609,36 @@ fn of_many_devices_that_share_a_counter_not_all_is_found_out() {
         assert_eq!(counted.units == devices / 2, !is_partial, "{devices}");
     }
 }
+
+/// Of so many kinds of devices that all draw from one counter, for how many a claim each may wait on one node.
+fn kinds_that_may_wait(kinds: usize, devices: usize) -> usize {
+    let mut node = node_of_one_counter(kinds * devices);
+    for (at, device) in node.devices.iter_mut().enumerate() {
+        let kind = u32::try_from(at / devices).unwrap();
+        device.selectors = BTreeSet::from([SelectorId(kind)]).into();
+    }
+    let (record, mut occupancy) = record_of(&node);
+    for kind in 0..kinds {
+        let mut claim = fixtures::claim("c", 1);
+        claim.requests[0].choices[0].selector = SelectorId(u32::try_from(kind).unwrap());
+        let shape = ClaimShape::new(&claim);
+        let pending = vec![record.pending(&shape, Allocator::Planned(kind))];
+        if !occupancy.admits(&record.kind, &pending) {
+            return kind;
+        }
+        let granted = occupancy.allocate(&record.kind, &[&shape], &mut Tally::default());
+        occupancy.set_waiting(pending);
+        for device in granted.unwrap().into_iter().flatten() {
+            occupancy.take(&record.kind, device);
+        }
+    }
+    kinds
+}
+
+#[test]
+fn for_how_many_kinds_and_among_how_many_devices_claims_wait_together_is_bounded() {
+    for (kinds, devices, waiting) in [(8, 20, 8), (9, 20, 8), (2, 2048, 2), (2, 2049, 1)] {
+        let found = kinds_that_may_wait(kinds, devices);
+        assert_eq!(found, waiting, "{kinds} of {devices}");
+    }
+}
