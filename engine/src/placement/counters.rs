@@ -95,10 +95,12 @@ impl Counters {
             for near in draws.amounts.iter().filter_map(|(it, _)| drawing.get(it)) {
                 beside.extend(near);
             }
-            let are_few = beside.len() <= MOST_COMPARED;
-            let is_inside =
-                |other: &usize| *other == device || (are_few && self.lies_inside(*other, device));
-            let inside = DeviceSet::of(devices, beside.iter().filter(is_inside));
+            let mut inside = DeviceSet::of(devices, [device]);
+            if beside.len() <= MOST_COMPARED {
+                for other in beside.iter().filter(|it| self.lies_inside(*it, device)) {
+                    inside.insert(other);
+                }
+            }
             if let Some(Some(draws)) = self.draws.get_mut(device) {
                 (draws.beside, draws.inside) = (beside, inside);
             }
