@@ -79,6 +79,16 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     }
 }
 
+impl<K> Decoded<K> {
+    /// As much of it as could be read; `None`: its metadata alone. Nothing may be concluded from what is missing.
+    pub fn read(&self) -> Option<&K> {
+        match self {
+            Self::Whole(object) => Some(object),
+            Self::Partial(partial) => partial.object.as_ref(),
+        }
+    }
+}
+
 impl<K: Resource> Decoded<K> {
     /// They are large, and hardly anybody reads them.
     pub(super) fn reduce_managed_fields(&mut self) {
