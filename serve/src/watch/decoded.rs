@@ -72,7 +72,7 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
             path: String::new(),
             error: format!("something is nested deeper than {MOST_DEPTH} levels"),
         });
-        let stored = serde_json::from_str(cut.as_deref().unwrap_or(stored.get()));
+        let stored = serde_json::from_str(cut.as_deref().unwrap_or_else(|| stored.get()));
         stored
             .and_then(|stored| as_far_as_possible(stored, missing))
             .map_err(serde::de::Error::custom)
