@@ -76,7 +76,7 @@ const fn of_group(
 }
 
 /// The policies that the chart always installs.
-pub const POLICIES: [Policy; 13] = [
+pub const POLICIES: [Policy; 14] = [
     Policy {
         name: "binding",
         about: About::Workloads,
@@ -88,6 +88,15 @@ pub const POLICIES: [Policy; 13] = [
         about: About::Workloads,
         guards: &[of_group("resource.k8s.io", &["resourceclaims"], UPDATE)],
         conditions: &["protected"],
+    },
+    Policy {
+        name: "claim-by-scheduler",
+        about: About::Workloads,
+        guards: &[
+            of_group("resource.k8s.io", &["resourceclaims"], CREATE_UPDATE),
+            of_group("resource.k8s.io", &["resourceclaimtemplates"], CREATE),
+        ],
+        conditions: &[],
     },
     Policy {
         name: "job-by-controller",

@@ -265,6 +265,11 @@ spec:
 request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
 {{- end }}
 
+{{/* CEL: whether who asks may bind pods in the namespace, as schedulers may: kube-scheduler, whatever it is called here. */}}
+{{- define "muster.bindsPods" -}}
+authorizer.group('').resource('pods').subresource('binding').namespace(request.namespace).check('create').allowed()
+{{- end }}
+
 {{/* CEL lists of the keys that only the controller writes, and of those that are fixed once the pod exists. */}}
 {{- define "muster.controllerAnnotations" -}}
 ['muster.dev/rank', 'muster.dev/attempt', 'muster.dev/admitted-count', 'muster.dev/gang-name', 'muster.dev/placement', 'muster.dev/preempt-at']

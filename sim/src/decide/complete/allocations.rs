@@ -89,9 +89,12 @@ fn claims_of(pod: &Pod) -> Vec<String> {
     let named = spec.flat_map(|spec| spec.resource_claims.iter().flatten());
     let status = pod.status.iter();
     let made = status.flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    let status = pod.status.iter();
+    let by_name = status.filter_map(|status| status.extended_resource_claim_status.as_ref());
     named
         .filter_map(|claim| claim.resource_claim_name.clone())
         .chain(made.filter_map(|claim| claim.resource_claim_name.clone()))
+        .chain(by_name.map(|claim| claim.resource_claim_name.clone()))
         .collect()
 }
 
