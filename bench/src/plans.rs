@@ -43,8 +43,9 @@ pub(crate) fn gang_like(
         pod.resources.memory_bytes = memory;
         for claim in &mut pod.claims {
             claim.uid = format!("{name}-{rank}").as_str().into();
-            for request in &mut claim.requests {
-                request.count = u32::try_from(shape.gpus).unwrap_or(u32::MAX);
+            let requests = claim.requests.iter_mut();
+            for choice in requests.flat_map(|request| &mut request.choices) {
+                choice.count = u32::try_from(shape.gpus).unwrap_or(u32::MAX);
             }
         }
         pod

@@ -5,12 +5,15 @@
 //! is not seen any more stays, marked as gone, until a reboot without it. One that does not answer stays what it was: that it
 //! is gone nobody has said.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use muster_device::{Gpu, Listed};
+use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement};
 use serde::{Deserialize, Serialize};
 
-use crate::prepare::{DeviceFacts, Inventory, Unit};
+use crate::prepare::{DeviceFacts, Inventory, SliceFacts, SliceMode, Unit};
 
 /// A GPU and whether it is there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -57,7 +57,7 @@ impl LeftoverSlices {
                 match this.remove_one(slice) {
                     Ok(()) => tracing::warn!(%slice, "a slice that nothing tells of is removed"),
                     Err(cause) => {
-                        tracing::warn!(%slice, cause, "a slice that nothing tells of stays")
+                        tracing::warn!(%slice, cause, "a slice that nothing tells of stays");
                     }
                 }
             }

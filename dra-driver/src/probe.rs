@@ -52,10 +52,9 @@ impl Prober {
     fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> InUse {
         for unit in units {
             match self.process_on(unit) {
-                Ok(None) => {}
-                Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
                 // Nothing runs on a GPU that is not there.
-                Err(BackendError::Gone(_)) => {}
+                Ok(None) | Err(BackendError::Gone(_)) => {}
+                Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
                 // Enough not to give it away. To ask the others may take the limit for each, with the lock held.
                 Err(error) => return InUse::Unknown(format!("GPU {unit}: {error}")),
             }

@@ -30,24 +30,25 @@ pub struct GpuSlices {
 impl GpuSlices {
     /// GPUs that can be cut as an H100 can be (`reference/dra.md`, 8.3), but for the profiles with media engines.
     pub fn of_hopper() -> Self {
-        let profile = |name: &str, number, compute_slices, memory_slices: u32, starts: &[u32]| {
-            let placements = starts.iter().map(|&start| Placement {
-                start,
-                size: memory_slices,
-            });
-            Arc::new(MigProfile {
-                name: name.to_owned(),
-                gpu_instance_profile: number,
-                compute_instance_profile: number,
-                memory_bytes: u64::from(memory_slices) << 30,
-                multiprocessors: 16 * compute_slices,
-                compute_slices,
-                memory_slices,
-                media: Media::default(),
-                max_instances: MEMORY_SLICES / memory_slices,
-                placements: placements.collect(),
-            })
-        };
+        let profile =
+            |name: &str, number: u32, compute_slices: u32, memory_slices: u32, starts: &[u32]| {
+                let placements = starts.iter().map(|&start| Placement {
+                    start,
+                    size: memory_slices,
+                });
+                Arc::new(MigProfile {
+                    name: name.to_owned(),
+                    gpu_instance_profile: number,
+                    compute_instance_profile: number,
+                    memory_bytes: u64::from(memory_slices) << 30,
+                    multiprocessors: 16 * compute_slices,
+                    compute_slices,
+                    memory_slices,
+                    media: Media::default(),
+                    max_instances: MEMORY_SLICES / memory_slices,
+                    placements: placements.collect(),
+                })
+            };
         Self {
             profiles: vec![
                 profile("1g.10gb", 19, 1, 1, &[0, 1, 2, 3, 4, 5, 6]),
@@ -109,7 +110,6 @@ impl GpuSlices {
 
     /// Makes the GPU instance of a slice.
     pub fn make_gpu_instance(&mut self, order: &SliceOrder) -> Result<(), String> {
-        let numbers = self.numbers;
         let there = self.live.entry(order.gpu.clone()).or_default();
         let used: u32 = there.iter().map(|(_, compute)| compute).sum();
         let is_taken =
@@ -119,13 +119,13 @@ impl GpuSlices {
             || there.iter().any(is_taken)
             || used + order.profile.compute_slices > COMPUTE_SLICES
         {
-            return Err(format!("insufficient resources ({numbers})"));
+            return Err("insufficient resources".to_owned());
         }
         let is_free = |number: &u32| {
             let mut numbers = there.iter().map(|(instance, _)| instance.gpu_instance);
             !numbers.any(|taken| taken == *number)
         };
-        let gpu_instance = (1..).find(is_free).unwrap_or_default();
+        let gpu_instance = (1..=COMPUTE_SLICES).find(is_free).unwrap_or_default();
         let instance = MigInstance {
             placement: order.placement,
             gpu_instance,

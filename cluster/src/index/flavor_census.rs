@@ -100,16 +100,13 @@ fn devices_of(node: Option<&Node>) -> BTreeMap<BTreeSet<FlavorName>, Count> {
     let mut by_set: BTreeMap<u32, (BTreeSet<&BTreeSet<FlavorName>>, bool)> = BTreeMap::new();
     let mut whole: BTreeMap<&BTreeSet<FlavorName>, Count> = BTreeMap::new();
     for device in counted.filter(|device| !device.flavors.is_empty()) {
-        match device.consumes.first() {
-            Some(of) => {
-                let (flavors, is_healthy) = by_set.entry(of.set).or_default();
-                flavors.insert(&device.flavors);
-                *is_healthy |= device.healthy;
-            }
-            None => {
-                let count = whole.entry(&device.flavors).or_default();
-                count.add(Count::one(is_ready && device.healthy));
-            }
+        if let Some(of) = device.consumes.first() {
+            let (flavors, is_healthy) = by_set.entry(of.set).or_default();
+            flavors.insert(&device.flavors);
+            *is_healthy |= device.healthy;
+        } else {
+            let count = whole.entry(&device.flavors).or_default();
+            count.add(Count::one(is_ready && device.healthy));
         }
     }
     let whole = whole.into_iter();

@@ -290,12 +290,12 @@ impl Index {
                 self.updates.insert(name.to_owned(), gone);
             }
             self.count_flavors(name, None);
-            self.note_faults_of_pools(name, Vec::new());
+            self.note_faults_of_pools(name, &[]);
             self.views.forget(name);
             return self.views.judge(name, Judged::new());
         };
-        let mut on_node = self.pools.on_node(name);
-        self.note_faults_of_pools(name, mem::take(&mut on_node.faults));
+        let on_node = self.pools.on_node(name);
+        self.note_faults_of_pools(name, &on_node.faults);
         let (offered, slices_missing) = self.views.look(name, on_node, now);
         let allocated = offered
             .devices
@@ -341,7 +341,7 @@ impl Index {
     }
 
     /// Why pools of the node cannot be used, though all their slices are there; nothing, if they can.
-    fn note_faults_of_pools(&mut self, node: &str, faults: Vec<String>) {
+    fn note_faults_of_pools(&mut self, node: &str, faults: &[String]) {
         let object = pools_of(node);
         if faults.is_empty() {
             self.faults.remove(&object);

@@ -271,7 +271,7 @@ fn takes(class: &str, selectors: Option<&Vec<DeviceSelector>>, device: &Value) -
     }}))
     .unwrap();
     let slice = DeviceKinds::default().slice(std::sync::Arc::new(slice), None);
-    let verdict = Expressions::compile(&texts)
+    let verdict = Expressions::compile(&texts.into())
         .unwrap()
         .evaluate(&slice.devices[0]);
     assert!(

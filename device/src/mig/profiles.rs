@@ -342,7 +342,7 @@ mod tests {
                     told.placements.push(Placement {
                         start: u32::MAX,
                         size: 1,
-                    })
+                    });
                 },
                 "beyond memory slice 32",
             ),

@@ -136,11 +136,9 @@ fn entries_of(words: &[u64], count: usize, has_one_layout: bool) -> Vec<(u32, Op
 
 /// The two numbers of 32 bits in eight bytes, in the order in which they lie there.
 fn halves(word: u64) -> (u32, u32) {
-    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
-    (
-        u32::from_ne_bytes([a, b, c, d]),
-        u32::from_ne_bytes([e, f, g, h]),
-    )
+    let bytes = word.to_ne_bytes();
+    let half = |from: usize| std::array::from_fn(|at| bytes[from + at]);
+    (u32::from_ne_bytes(half(0)), u32::from_ne_bytes(half(4)))
 }
 
 fn length(count: u32) -> usize {
@@ -156,8 +154,8 @@ mod tests {
     /// What NVML writes into room for more: process ids with their GPU instances, entries of so many words.
     fn written(processes: &[(u32, u32)], each: usize) -> Vec<u64> {
         let word = |low: u32, high: u32| {
-            let ([a, b, c, d], [e, f, g, h]) = (low.to_ne_bytes(), high.to_ne_bytes());
-            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+            let halves = [low.to_ne_bytes(), high.to_ne_bytes()];
+            u64::from_ne_bytes(std::array::from_fn(|at| halves[at / 4][at % 4]))
         };
         let mut words: Vec<u64> = processes
             .iter()

@@ -70,6 +70,7 @@ impl Fixture {
             },
             state,
             call: Some("i/1".to_owned()),
+            by_name: None,
             pods: Vec::new(),
             devices: Vec::new(),
         };

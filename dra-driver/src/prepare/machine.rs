@@ -84,6 +84,10 @@ pub struct Machine {
 }
 
 /// A Prepare call under way.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own; the stages say how far the call is"
+)]
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) claim: ClaimRef,

@@ -44,7 +44,7 @@ use crate::{
     kubelet::pod_resources,
     kubernetes::Kubernetes,
     mig::{Mode, Policy, Settings},
-    prepare::Disk,
+    prepare::{Disk, Record},
     store::Store,
 };
 
@@ -261,9 +261,10 @@ impl Publisher {
             );
         }
         if policy.refused != self.memory.refused {
-            match &policy.refused {
-                Some(refused) => tracing::error!("MIG: {refused}"),
-                None => tracing::info!(mode = ?policy.mode, "MIG: nothing is refused any more"),
+            if let Some(refused) = &policy.refused {
+                tracing::error!("MIG: {refused}");
+            } else {
+                tracing::info!(mode = ?policy.mode, "MIG: nothing is refused any more");
             }
             self.memory.refused.clone_from(&policy.refused);
         }
@@ -459,7 +460,7 @@ impl Publisher {
     async fn recorded(&self) -> BTreeSet<String> {
         let disk = self.disk().await.unwrap_or_default();
         let records = disk.records.into_values();
-        let holding = records.filter(|record| record.holds());
+        let holding = records.filter(Record::holds);
         let devices = holding.flat_map(|record| record.devices);
         devices.map(|device| device.device).collect()
     }

@@ -122,7 +122,6 @@ impl PendingAllocation {
         let settled = settled(kind, shape, tainted);
         let choice = match (settled, shape.constraints.as_slice()) {
             (None, []) if shape.devices() == 0 => Choice::Any,
-            (None, _) => Choice::Other,
             (Some((of, _)), _) if !of.together.is_countable() => Choice::Other,
             (Some(_), []) => Choice::Any,
             (Some((of, _)), [constraint])

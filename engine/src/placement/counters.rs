@@ -62,14 +62,11 @@ impl Counters {
             ranges.push(first..counters.total.len());
         }
         for (device, of_device) in consumes.iter().enumerate() {
-            let draws = match draws_of(of_device, sets, &ranges, consumes.len()) {
-                Some(draws) => (!of_device.is_empty()).then_some(draws),
-                None => {
-                    counters.broken.push(device);
-                    None
-                }
-            };
-            counters.draws.push(draws);
+            let draws = draws_of(of_device, sets, &ranges, consumes.len());
+            if draws.is_none() {
+                counters.broken.push(device);
+            }
+            counters.draws.push(draws.filter(|_| !of_device.is_empty()));
         }
         counters.relate(consumes.len());
         counters
@@ -271,7 +268,7 @@ impl Together {
         }
         let mut groups = Vec::new();
         let mut rest = devices.clone();
-        while let Some(first) = rest.iter().next() {
+        while let Some(first) = { rest.iter().next() } {
             // All that draw from the counters of the first one: in a group of whom each shares the same, these are the whole group.
             let mut members = DeviceSet::of(count, [first]);
             if let Some(beside) = counters.beside(first) {

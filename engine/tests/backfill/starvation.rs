@@ -60,7 +60,9 @@ impl World {
             each.filter(|(_, on)| *on == node)
         });
         let claims = pods.flat_map(|(pod, _)| &pod.claims);
-        claims.map(|claim| claim.requests[0].count as usize).sum()
+        claims
+            .map(|claim| claim.requests[0].choices[0].count as usize)
+            .sum()
     }
 
     /// Goes on to a time, and lets those end who end until then.

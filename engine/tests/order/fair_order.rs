@@ -317,7 +317,11 @@ impl World {
         let asked = |gang: &Gang| {
             let requests = gang.pods.iter().flat_map(|pod| &pod.claims);
             let requests = requests.flat_map(|claim| &claim.requests);
-            gpus(requests.map(|request| i64::from(request.count)).sum())
+            gpus(
+                requests
+                    .map(|request| i64::from(request.choices[0].count))
+                    .sum(),
+            )
         };
         let mut waiting = self.gangs();
         waiting.sort_by_key(|gang| {

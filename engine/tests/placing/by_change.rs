@@ -797,7 +797,7 @@ impl Naive {
     fn request(team: &Team, gang: &Gang, flavor: &FlavorName) -> Vec<(FlavorResource, Amount)> {
         let claims = gang.pods.iter().map(|pod| &pod.claims[0]);
         let each_once: BTreeMap<&ClaimUid, u32> = claims
-            .map(|claim| (&claim.uid, claim.requests[0].count))
+            .map(|claim| (&claim.uid, claim.requests[0].choices[0].count))
             .collect();
         let count: u32 = each_once.values().sum();
         let named = team.quota.iter().find(|(name, _)| name == flavor);
@@ -882,7 +882,7 @@ impl Naive {
     fn has_place(&self, gang: &Gang, flavor: &FlavorName) -> bool {
         let claims = gang.pods.iter().map(|pod| &pod.claims[0]);
         let units: BTreeMap<&ClaimUid, usize> = claims
-            .map(|claim| (&claim.uid, claim.requests[0].count as usize))
+            .map(|claim| (&claim.uid, claim.requests[0].choices[0].count as usize))
             .collect();
         let mut units: Vec<usize> = units.into_values().collect();
         units.sort_unstable();

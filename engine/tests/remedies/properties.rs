@@ -124,7 +124,7 @@ fn check_numbers(world: &World, gang: &Gang, why: &Why, says: &str) {
         .iter()
         .flat_map(|pod| &pod.claims)
         .flat_map(|claim| &claim.requests)
-        .map(|request| i64::from(request.count) * 1000)
+        .map(|request| i64::from(request.choices[0].count) * 1000)
         .sum();
     let usage = world.state.usage(&gang.team);
     match why {

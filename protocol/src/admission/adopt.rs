@@ -144,10 +144,10 @@ fn claims_of(
         // Without the claims that are not charged.
         let request = context.index.request_of_pod(&uid(pod).into())?;
         for claim in &request.claims {
-            let cost = if !ClaimByName::driver_prepares(claim.uid.as_str()) {
-                cost_by_name(context, node, claim)
-            } else {
+            let cost = if ClaimByName::driver_prepares(claim.uid.as_str()) {
                 cost(context, node, &allocated(context, claim.uid.as_str())?)
+            } else {
+                cost_by_name(context, node, claim)
             };
             charged.add_claim(cost, claim.uid.as_str());
         }

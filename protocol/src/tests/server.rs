@@ -349,6 +349,7 @@ fn edit(
     change(metadata!(
         Cohort,
         DeviceClass,
+        DeviceTaintRule,
         Flavor,
         Gang,
         Job,

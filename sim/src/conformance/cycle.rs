@@ -469,6 +469,7 @@ impl<'a> Cluster<'a> {
                     .take(case.workloads.len())
                     .collect::<BTreeSet<_>>()
                     .into(),
+                counter_sets: std::sync::Arc::default(),
                 devices: Vec::new(),
             }));
         }

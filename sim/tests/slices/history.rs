@@ -386,8 +386,10 @@ impl History {
     fn step(&mut self, goes_wrong: bool) -> Result<bool, String> {
         let steps = self.drivers.steps(self.now, &self.api, &self.node);
         // The simulator's own histories publish slices; and an update ends when it does.
-        let steps = steps.into_iter().filter(|step| {
-            !matches!(step, Step::Publish) && !(goes_wrong && matches!(step, Step::StopOld))
+        let steps = steps.into_iter().filter(|step| match step {
+            Step::Publish => false,
+            Step::StopOld => !goes_wrong,
+            _ => true,
         });
         let Some(step) = self.random.pick(steps.collect()) else {
             self.pass();

@@ -109,7 +109,7 @@ fn cases() -> Vec<(Pod, Option<&'static str>)> {
     ]
 }
 
-fn is_about_memory(finding: &&Finding) -> bool {
+fn is_about_memory(finding: &Finding) -> bool {
     finding.reason == Reason::VramNotDeclared
 }
 
@@ -117,7 +117,10 @@ fn is_about_memory(finding: &&Finding) -> bool {
 fn a_team_that_requires_it_refuses_pods_that_do_not_say_how_much_memory_they_need() {
     for (pod, field) in cases() {
         let findings = rules().check(&pod, "ml", &facts(VramPolicy::Required));
-        let found = findings.errors.iter().find(is_about_memory);
+        let found = findings
+            .errors
+            .iter()
+            .find(|finding| is_about_memory(finding));
         assert_eq!(
             found.map(|found| found.field.as_str()),
             field,

@@ -231,13 +231,11 @@ impl Nodes {
                 let found = self.take(completed, &asked, node)?;
                 Some(found.into_iter().map(move |id| (name.clone(), id)))
             });
-            match found {
-                Some(found) => results.extend(found),
-                None => {
-                    is_whole = false;
-                    break;
-                }
-            }
+            let Some(found) = found else {
+                is_whole = false;
+                break;
+            };
+            results.extend(found);
         }
         if !is_whole {
             let names = results
@@ -275,7 +273,7 @@ impl Nodes {
         asked: &Asked<'_>,
         node: &str,
     ) -> Option<Vec<String>> {
-        if !asked.mode.is_none_or(|mode| mode == "ExactCount") {
+        if asked.mode.is_some_and(|mode| mode != "ExactCount") {
             return None;
         }
         let count = usize::try_from(asked.count.unwrap_or(1)).ok()?;

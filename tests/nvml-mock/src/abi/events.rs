@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlEventData_t, nvmlEventSet_t, nvmlEventTypeAll};
+use nvml_wrapper_sys::bindings::{
+    nvmlDevice_t, nvmlEventData_t, nvmlEventMigConfigChange, nvmlEventSet_t, nvmlEventTypeAll,
+};
 
 use super::put;
 use crate::{
