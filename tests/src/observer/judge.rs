@@ -268,7 +268,10 @@ impl Judge {
         match &change.object {
             Object::Pod(pod) if !change.gone => {
                 let spec = pod.spec.as_ref();
-                let has_claims = spec.is_some_and(|spec| spec.resource_claims.is_some());
+                let status = pod.status.as_ref();
+                // What kube-scheduler makes for it stands in its status.
+                let has_claims = spec.is_some_and(|spec| spec.resource_claims.is_some())
+                    || status.is_some_and(|it| it.extended_resource_claim_status.is_some());
                 if has_claims && self.seen_pods.insert(world::uid(&**pod)) {
                     self.findings.counts.pods += 1;
                 }

@@ -66,7 +66,7 @@ impl Stage {
         device: &str,
     ) -> &mut Self {
         let node = device.replace("gpu-", "/dev/nvidia");
-        self.started_with(revision, container, claim, device, &[&node])
+        self.started_with(revision, container, claim, device, &[node.as_str()])
     }
 
     /// The same of a container that was given these device nodes.
