@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// The seed that a suite that samples starts from.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longer cases, too, of a suite that has a core: `shipped`.
+    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`.
     #[arg(long)]
     all: bool,
 }
@@ -44,12 +44,13 @@ const SCENARIOS: &str = "scenarios";
 
 /// Suites on the real control plane, those that take longest first: started in this order two at a time, they end
 /// at about the same time. What is not named comes before them.
-const LONGEST_FIRST: [&str; 9] = [
+const LONGEST_FIRST: [&str; 10] = [
     "gangs",
     "node_loss",
     "shipped",
     "admission_policies",
     "outages",
+    "slices",
     "nodes_and_driver",
     "pod_forms",
     "device_plugins",
