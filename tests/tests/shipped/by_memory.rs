@@ -7,10 +7,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, ResourceHealth},
     resource::v1::ResourceSlice,
 };
-use kube::{
-    Api, ResourceExt,
-    api::{ListParams, ObjectList},
-};
+use kube::{Api, ResourceExt, api::ListParams};
 use muster_api::keys;
 use muster_tests::{
     containers::{Lab, hardware, operator, workload},
@@ -233,7 +230,7 @@ async fn devices_are_offered(
     let slices: Api<ResourceSlice> = Api::all(lab.client());
     let what = format!("{MACHINE} offers {what}");
     eventually(&what, LIMIT, async || {
-        let all: ObjectList<ResourceSlice> = slices.list(&ListParams::default()).await?;
+        let all = slices.list(&ListParams::default()).await?;
         let specs = all.items.into_iter().map(|slice| slice.spec);
         let ours = specs.filter(|spec| {
             spec.driver == keys::DRIVER && spec.node_name.as_deref() == Some(MACHINE)
