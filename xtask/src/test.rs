@@ -57,8 +57,12 @@ const LONGEST_FIRST: [&str; 10] = [
     "smoke",
 ];
 
-/// Stages that run where they are named alone: the promtool of `alerts` and the Helm of `helm3` take minutes to build once.
-const ON_DEMAND: [&str; 2] = ["alerts", "helm3"];
+/// Stages that run where they are named alone: the promtool of `alerts`, the Helm of `helm3` and the library of `cdi` take minutes to build
+/// once.
+const ON_DEMAND: [&str; 3] = ["alerts", "helm3", "cdi"];
+
+/// Suites that are called by their target alone, with the package that each is in.
+const BY_TARGET: [(&str, &str); 1] = [("device", "gpu")];
 
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.
@@ -168,7 +172,8 @@ fn order(program: &TestProgram) -> u8 {
 impl TestProgram {
     /// What the suite is called on the command line.
     fn suite(&self) -> String {
-        if is_on_control_plane(self) {
+        let by_target = BY_TARGET.contains(&(self.package.as_str(), self.target.as_str()));
+        if is_on_control_plane(self) || (self.is_integration_test && by_target) {
             self.target.clone()
         } else if self.is_integration_test {
             format!("{}/{}", self.package, self.target)
@@ -238,14 +243,26 @@ mod tests {
         let programs = [
             program("engine", "muster_engine", false),
             program("engine/tests", "order", true),
+            program("device", "nvml", true),
+            program("device", "gpu", true),
             program("tests", "gangs", true),
             program("tests", "shipped", true),
         ];
         for (wanted, expected) in [
             (
                 None,
-                vec!["engine", "engine/tests/order", "gangs", "shipped"],
+                vec![
+                    "engine",
+                    "engine/tests/order",
+                    "device/nvml",
+                    "gpu",
+                    "gangs",
+                    "shipped",
+                ],
             ),
+            (Some("device"), vec!["device/nvml", "gpu"]),
+            (Some("gpu"), vec!["gpu"]),
+            (Some("device/gpu"), vec![]),
             (Some("engine"), vec!["engine", "engine/tests/order"]),
             (Some("engine/tests/order"), vec!["engine/tests/order"]),
             (Some(SCENARIOS), vec!["gangs", "shipped"]),
