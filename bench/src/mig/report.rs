@@ -71,7 +71,7 @@ pub(super) struct Report {
     assumptions: &'static str,
     /// Those that are judged: where no more is asked for than there is.
     judged: Summary,
-    /// Of these, by cluster, by mix, by how requests say what they need, and by load.
+    /// Of these, by cluster, by mix, by how requests say what they need, by load, by size, and by whether the optimum places all.
     groups: Vec<Summary>,
     /// Where more is asked for than there is: the optimum chooses whom it places.
     overloaded: Summary,
@@ -150,6 +150,11 @@ fn sums(solved: &[Solved]) -> (Vec<Summary>, Summary, Summary) {
             format!("by {:?}", facts.style),
             format!("load {:3} %", facts.load_percent),
             format!("GPUs {:3}", facts.gpus),
+            if one.most_placed == one.arrived {
+                "all can be placed".to_owned()
+            } else {
+                "not all can be placed".to_owned()
+            },
         ];
         for (at, name) in names.into_iter().enumerate() {
             groups.entry((at, name)).or_default().push(one);
@@ -261,7 +266,8 @@ mod tests {
         assert!(near(report.judged.planned.extra_gpus_share, 0.05));
         assert!(near(report.judged.first_fit.extra_gpus_share, 1.0));
         assert!(near(report.overloaded.planned.placed_share, 0.5));
-        assert_eq!(report.groups.len(), 6);
+        // Two loads, and one of all else.
+        assert_eq!(report.groups.len(), 7);
         assert_eq!(report.targets.len(), 2);
     }
 }
