@@ -624,8 +624,8 @@ mod tests {
         for (index, content) in contents[1..].iter().enumerate() {
             let names = names(content);
             assert_eq!(names.len(), 26);
-            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-6"));
-            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-6"));
+            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-4"));
+            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-4"));
             assert_eq!(names[24], format!("gpu-{index}-mig-7g80gb-0"));
             assert_eq!(names[25], format!("gpu-{index}"), "whole last");
         }
