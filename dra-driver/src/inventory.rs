@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement};
+use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement, RdmaNic};
 use serde::{Deserialize, Serialize};
 
 use crate::prepare::{DeviceFacts, Inventory, SliceFacts, SliceMode, Unit};
@@ -328,6 +328,11 @@ impl KnownGpu {
             mig.profiles.clone_from(&known.profiles);
         }
         if is_same_boot {
+            // An adapter that is handed to a container as a whole is not to be seen meanwhile, and is as near as before.
+            let nearness = |nic: &Option<RdmaNic>| nic.as_ref().map(|nic| nic.shared_bridges);
+            if nearness(&before.gpu.rdma_nic) > nearness(&self.gpu.rdma_nic) {
+                self.gpu.rdma_nic.clone_from(&before.gpu.rdma_nic);
+            }
             self.instances.clone_from(&before.instances);
             self.foreign.clone_from(&before.foreign);
         }
@@ -345,7 +350,7 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use muster_device::{Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
+    use muster_device::{FabricState, Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
 
     /// Number, name, compute slices, memory slices, MiB, multiprocessors, starts, most at a time; copy engines, decoders, JPEG engines,
     /// optical flow accelerators.
@@ -489,6 +494,8 @@ pub(crate) mod fixtures {
             pcie_root: "pci0000:00".to_owned(),
             nvlink: NvlinkGroups::alone(index),
             fabric_clique: None,
+            fabric: FabricState::None,
+            rdma_nic: None,
             driver_version: "1.2.3".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
@@ -630,6 +637,33 @@ mod tests {
         let after = gone.after("boot", &look);
         assert_eq!(names(&after)[1], ("b".to_owned(), 1, true));
         assert!(silent(&after).is_empty());
+    }
+
+    #[test]
+    fn an_adapter_that_a_container_has_stays_the_nearest_until_a_reboot_or_a_nearer_one() {
+        let seen = |nic: Option<(&str, u32)>| {
+            let mut gpu = gpu("a", 0, "1");
+            gpu.rdma_nic = nic.map(|(name, shared_bridges)| RdmaNic {
+                name: name.to_owned(),
+                pci_bus_id: "2".to_owned(),
+                shared_bridges,
+            });
+            listed(&[gpu])
+        };
+        let near = KnownGpus::default().after("boot", &seen(Some(("mlx5_1", 3))));
+        for (boot_id, nic, expected) in [
+            ("boot", None, Some("mlx5_1")),
+            ("boot", Some(("mlx5_5", 0)), Some("mlx5_1")),
+            ("boot", Some(("mlx5_2", 3)), Some("mlx5_2")),
+            ("boot", Some(("mlx5_3", 4)), Some("mlx5_3")),
+            ("next", Some(("mlx5_5", 0)), Some("mlx5_5")),
+            ("next", None, None),
+        ] {
+            let after = near.after(boot_id, &seen(nic));
+            let found = after.gpus[0].gpu.rdma_nic.as_ref();
+            let found = found.map(|nic| nic.name.as_str());
+            assert_eq!(found, expected, "{boot_id}, {nic:?}");
+        }
     }
 
     #[test]
