@@ -77,7 +77,21 @@ impl Hardware {
         if let Some(instance) = live.first() {
             return Err(held(gpu, instance));
         }
-        self.switch(gpu, false, minors)
+        if self.switchable.borrow().contains(gpu) {
+            return self.switch(gpu, false, minors);
+        }
+        // Somebody may have switched it since it was published: a container that got it would find nothing.
+        let mode = self.backend.mig_mode(gpu).map_err(|error| SliceFailure {
+            reason: reason(&error),
+            message: format!("whether GPU {gpu} is in MIG mode cannot be told: {error}"),
+        })?;
+        if mode.is_some_and(|mode| mode.current) {
+            return Err(plain(format!(
+                "GPU {gpu} is in MIG mode, in which nothing runs on it as a whole, and may not be put out of it here: take it out of the \
+                 mode (nvidia-smi -i {gpu} -mig 0), or let the mode be switched (mig.toggle: WhenIdle)"
+            )));
+        }
+        Ok(())
     }
 
     /// Puts a GPU into MIG mode, or out of it, where that may be done. What must stay as it is, is as it was published.

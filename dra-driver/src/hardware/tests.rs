@@ -158,6 +158,23 @@ fn what_lies_in_the_way_is_told_with_its_place_and_stays() {
 }
 
 #[test]
+fn a_gpu_whose_mig_mode_somebody_switched_on_is_not_given_whole() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let whole = [f.gpu.uuid.clone()];
+    let use_whole = || f.hardware.make(&f.store, &fence(), &[], &whole);
+    let failure = use_whole().unwrap_err();
+    assert!(failure.message.contains("is in MIG mode"), "{failure}");
+    let out_of_mig_mode = |state: &mut State| {
+        let card = state.card(&f.gpu.uuid);
+        card.mig_current = false;
+        card.mig_pending = false;
+    };
+    f.card.change(out_of_mig_mode).unwrap();
+    assert_eq!(use_whole(), Ok(Made::default()));
+}
+
+#[test]
 fn a_compute_instance_that_fails_leaves_no_gpu_instance() {
     let f = fixture();
     f.record(RecordState::Preparing);

@@ -14,7 +14,7 @@ use super::{
     },
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
-    slice::{Foreign, Lying, Made, MadeSlice, PlacedSlice, SliceMode, SliceOrder, lying},
+    slice::{Foreign, Lying, Made, MadeSlice, PlacedSlice, SliceOrder, lying},
     task::{After, Decision, disk_failed, plain},
 };
 
@@ -130,20 +130,16 @@ impl Machine {
         Ok(orders)
     }
 
-    /// GPUs of a record that could be cut into slices, and are used whole.
+    /// GPUs of a record that can be cut into slices, by a claim or by an administrator, and are used whole.
     pub(super) fn wholes(&self, record: &Record) -> Vec<String> {
-        let is_cut_for_claims = |gpu: &String| {
-            let inventory = self.inventory.iter().flatten();
-            let mut slices = inventory.filter_map(|(_, facts)| {
-                let slice = facts.slice.as_ref()?;
-                (facts.unit.gpu == *gpu).then_some(slice.mode)
-            });
-            slices.any(|mode| mode == SliceMode::Dynamic)
+        let can_be_cut = |gpu: &String| {
+            let mut inventory = self.inventory.iter().flatten();
+            inventory.any(|(_, facts)| facts.slice.is_some() && facts.unit.gpu == *gpu)
         };
         let devices = record.devices.iter();
         let wholes = devices.filter(|device| device.slice.is_none() && !device.admin_access);
         let gpus: BTreeSet<&String> = wholes.map(|device| &device.unit.gpu).collect();
-        let gpus = gpus.into_iter().filter(|gpu| is_cut_for_claims(gpu));
+        let gpus = gpus.into_iter().filter(|gpu| can_be_cut(gpu));
         gpus.cloned().collect()
     }
 

@@ -22,6 +22,14 @@ use crate::mig::{MigFacts, MigInstance, MigModeAfter, MigProfile, Placement, bel
 const CHANGE_LIMITS: u32 = 4;
 
 impl Backend {
+    /// Whether a GPU is in MIG mode, and whether it will be after a reset; `None`: it has no such mode.
+    pub fn mig_mode(&self, gpu_uuid: &str) -> Result<Option<MigModeAfter>, BackendError> {
+        let limit = self.calls.limit();
+        self.with_card(gpu_uuid, limit, |card, gpu| {
+            card.mode().map_err(refusal(gpu, "its MIG mode"))
+        })
+    }
+
     /// The slices that exist on a GPU, ascending by place; none while it is not in MIG mode.
     pub fn mig_instances(&self, gpu_uuid: &str) -> Result<Vec<MigInstance>, BackendError> {
         let limit = self.calls.limit();

@@ -148,6 +148,17 @@ fn a_gpu_that_could_be_cut_and_is_used_whole_is_named_by_the_minor_number_that_i
 }
 
 #[test]
+fn a_gpu_that_an_administrator_may_cut_is_looked_at_before_it_is_used_whole() {
+    let mut node = node_with(None, SliceMode::Static);
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    assert_eq!(node.prepared(call).len(), 1);
+    // As whoever looked at its mode told it.
+    assert_eq!(node.cdi["a"].devices[0].minor, 7);
+    node.unprepare("a");
+    assert_clean(&node, "in the end");
+}
+
+#[test]
 fn two_names_of_one_piece_of_hardware_in_one_claim_are_refused_at_once() {
     let mut node = node();
     let call = node.prepare(claim("a", &["slice-4-0", "slice-1-3"]));
