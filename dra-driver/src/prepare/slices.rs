@@ -156,6 +156,8 @@ impl Machine {
             return;
         };
         call.stage = Stage::Making;
+        let cut = orders.iter().map(|order| order.gpu.clone());
+        call.changing = cut.chain(wholes.iter().cloned()).collect();
         call.orders.clone_from(&orders);
         call.slices_gone = false;
         effects.push(Effect::MakeSlices {
@@ -193,6 +195,7 @@ impl Machine {
     ) {
         let id = RemovalId(self.next_removal);
         self.next_removal += 1;
+        let gpus = slices.iter().map(|slice| slice.gpu.clone()).collect();
         let call = match &removal.then {
             Then::Undo(..) => removal.call.clone(),
             Then::Gone(_) | Then::Earlier(_) => None,
@@ -205,6 +208,7 @@ impl Machine {
             },
             slices,
         });
+        self.removing.insert(id, gpus);
         self.removals.insert(id, removal);
     }
 
@@ -214,6 +218,7 @@ impl Machine {
         result: Result<(), SliceFailure>,
         effects: &mut Vec<Effect>,
     ) {
+        self.removing.remove(&id);
         let Some(removal) = self.removals.remove(&id) else {
             return;
         };

@@ -30,6 +30,14 @@ impl Backend {
         })
     }
 
+    /// Minor number of a GPU's device node, as it is now: a change of the MIG mode may give it another.
+    pub fn minor(&self, gpu_uuid: &str) -> Result<u32, BackendError> {
+        let limit = self.calls.limit();
+        self.with_card(gpu_uuid, limit, |card, gpu| {
+            card.minor().map_err(refusal(gpu, "its minor number"))
+        })
+    }
+
     /// The slices that exist on a GPU, ascending by place; none while it is not in MIG mode.
     pub fn mig_instances(&self, gpu_uuid: &str) -> Result<Vec<MigInstance>, BackendError> {
         let limit = self.calls.limit();
