@@ -50,10 +50,10 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum FabricState {
-    /// There is no fabric, or the driver does not tell of it.
+    /// There is no fabric, nobody has begun to set the GPU up, or the driver does not tell.
     #[default]
     None,
-    /// The fabric manager has not begun with it, or is not done. It may never be: it has to run.
+    /// The GPU waits for the fabric manager, which may not be done with it, or not run.
     Unfinished,
     /// The fabric manager has given up on it.
     Failed,

@@ -80,7 +80,7 @@ fn the_backend_reads_what_the_library_says() {
 
     // While the fabric manager has not come to the GPUs nothing starts on them.
     for (told, expected) in [
-        (Some(1), FabricState::Unfinished),
+        (Some(1), FabricState::None),
         (Some(2), FabricState::Unfinished),
         (None, FabricState::Completed),
     ] {

@@ -81,6 +81,11 @@ impl KnownGpu {
         self.gpu.mig.as_ref().is_some_and(|mig| mig.current)
     }
 
+    /// Whether nothing starts on it as a whole, because the fabric manager has not set it up. In MIG mode it has no NVLink, and nobody does.
+    pub fn lacks_fabric(&self) -> bool {
+        !self.is_in_mig_mode() && self.gpu.fabric.is_unusable()
+    }
+
     /// Whether its MIG mode can be switched without a reset, which would end all that runs on it: from Hopper on.
     pub fn can_toggle(&self) -> bool {
         self.gpu.mig.is_some() && self.gpu.cuda_compute_capability.0 >= 9
@@ -167,6 +172,7 @@ impl KnownGpu {
             memory_bytes: memory.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
             minor: self.gpu.minor,
             silent: self.silent,
+            lacks_fabric: part.slice.is_none() && self.lacks_fabric(),
             slice: part.slice.map(|slice| SliceFacts {
                 profile: Arc::new(slice.profile.clone()),
                 placement: slice.placement,
@@ -506,7 +512,7 @@ pub(crate) mod fixtures {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{BackendError, ListedGpu};
+    use muster_device::{BackendError, FabricState, ListedGpu};
 
     use super::{
         fixtures::{a30, gpu, h100},
@@ -720,6 +726,27 @@ mod tests {
         let slice = right.slice.as_ref().unwrap();
         assert_eq!((slice.placement.start, slice.mode), (4, SliceMode::Static));
         assert_eq!((right.gpus_milli, right.memory_bytes), (500, 40_448 << 20));
+    }
+
+    #[test]
+    fn a_gpu_lacks_its_fabric_as_a_whole_and_out_of_mig_mode_only() {
+        for (fabric, is_on, lacks) in [
+            (FabricState::Completed, false, false),
+            (FabricState::None, false, false),
+            (FabricState::Unfinished, false, true),
+            (FabricState::Failed, false, true),
+            (FabricState::Unfinished, true, false),
+        ] {
+            let mut gpu = gpu("a", 0, "1");
+            gpu.mig = Some(h100(is_on));
+            gpu.fabric = fabric;
+            let known = KnownGpus::default().after("boot", &listed(&[gpu]));
+            let inventory = known.inventory(SliceMode::Dynamic);
+            let lacking = inventory.iter().filter(|(_, facts)| facts.lacks_fabric);
+            let lacking: Vec<&str> = lacking.map(|(name, _)| name.as_str()).collect();
+            let expected: &[&str] = if lacks { &["gpu-0"] } else { &[] };
+            assert_eq!(lacking, expected, "{fabric:?}, {is_on}");
+        }
     }
 
     #[test]

@@ -204,9 +204,14 @@ fn fabric(nvml: &Nvml, device: &Device<'_>) -> (FabricState, Option<String>) {
 }
 
 /// What NVML's state means; its status is an answer only once it is done. A state that is not known here is not taken for a good one.
+///
+/// "Not started" is no fault: behind NVSwitch a GPU asks to be set up as soon as it is in use and waits ("in progress") for a manager that may
+/// not be there. Where nobody has to set it up, as with a single GPU of such a board in a virtual machine, it may never start.
 fn fabric_state(state: u32, status: raw::nvmlReturn_t) -> FabricState {
     match state {
-        raw::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED => FabricState::None,
+        raw::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED | raw::NVML_GPU_FABRIC_STATE_NOT_STARTED => {
+            FabricState::None
+        }
         raw::NVML_GPU_FABRIC_STATE_COMPLETED if status == raw::nvmlReturn_enum_NVML_SUCCESS => {
             FabricState::Completed
         }
@@ -259,7 +264,7 @@ mod tests {
         );
         for (state, status, expected) in [
             (0, success, FabricState::None),
-            (1, success, FabricState::Unfinished),
+            (1, success, FabricState::None),
             // Before it is done the status says nothing.
             (2, error, FabricState::Unfinished),
             (3, success, FabricState::Completed),

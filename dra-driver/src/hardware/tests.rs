@@ -11,7 +11,7 @@ use crate::prepare::{ClaimRef, RecordState, Write};
 /// `nvmlReturn_t` for what nobody knows.
 const UNKNOWN: u32 = 999;
 
-/// An H100 in MIG mode, through the mock library, and a checkpoint.
+/// A GPU in MIG mode, through the mock library, and a checkpoint.
 struct Fixture {
     _directory: tempfile::TempDir,
     card: StateFile,

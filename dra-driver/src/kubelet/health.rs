@@ -62,9 +62,7 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
         // What is true of a GPU is true of its slices, which there are in MIG mode only.
         let is_cut = known.is_in_mig_mode();
         // What is missing to a whole one its slices do without.
-        let lacks_fabric = !is_cut
-            && of_gpu == v1::HealthStatus::Healthy
-            && known.gpu.fabric.is_unusable();
+        let lacks_fabric = of_gpu == v1::HealthStatus::Healthy && known.lacks_fabric();
         let parts = known.parts();
         parts
             .filter(move |part| part.slice.is_none() || is_cut)

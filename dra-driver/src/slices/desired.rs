@@ -373,11 +373,8 @@ fn taints(
         (TAINT_RECONFIGURING, tainted.reconfiguring.contains(uuid)),
         (TAINT_GONE, known.gone),
         (TAINT_UNRESPONSIVE, known.silent),
-        // A slice needs no NVLink, and while a GPU is in MIG mode nobody sets its links up.
-        (
-            TAINT_FABRIC,
-            placement.is_none() && !known.is_in_mig_mode() && known.gpu.fabric.is_unusable(),
-        ),
+        // A slice needs no NVLink.
+        (TAINT_FABRIC, placement.is_none() && known.lacks_fabric()),
     ];
     let stands = stands.into_iter().filter(|(_, stands)| *stands);
     stands.map(|(key, _)| no_schedule(key)).collect()

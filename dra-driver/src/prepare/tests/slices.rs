@@ -35,6 +35,7 @@ fn cut(mode: SliceMode) -> Inventory {
                 memory_bytes: i64::from(size) * 10,
                 minor: 0,
                 silent: false,
+                lacks_fabric: false,
                 slice: Some(SliceFacts {
                     profile: profile.clone(),
                     placement,
