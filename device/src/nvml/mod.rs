@@ -153,11 +153,12 @@ pub struct Backend {
 #[must_use = "NVML is opened again when this is dropped"]
 pub struct Released {
     library: Arc<Library>,
+    briefly: bool,
 }
 
 impl Drop for Released {
     fn drop(&mut self) {
-        self.library.let_open();
+        self.library.let_open(self.briefly);
     }
 }
 
@@ -242,9 +243,15 @@ impl Backend {
     /// dropped; `cause` is what questions are told meanwhile. An error says that a call is stuck in it, or did not end in time: then
     /// it is not closed, and not kept from being opened again either.
     pub fn release(&self, cause: &str) -> Result<Released, BackendError> {
-        self.library.hold_closed(cause);
+        self.close(cause, false)
+    }
+
+    /// The same; `briefly`: for a moment, for which other questions wait.
+    fn close(&self, cause: &str, briefly: bool) -> Result<Released, BackendError> {
+        self.library.hold_closed(cause, briefly);
         let released = Released {
             library: Arc::clone(&self.library),
+            briefly,
         };
         self.calls.settle();
         let library = Arc::clone(&self.library);
@@ -277,6 +284,7 @@ impl Backend {
         limit: Duration,
         question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
     ) -> Result<Answer, BackendError> {
+        self.library.wait_while_briefly_closed(limit);
         if !self.library.is_open()? {
             let library = Arc::clone(&self.library);
             self.calls.run(Lane::Library, move || library.open())??;
