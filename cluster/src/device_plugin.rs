@@ -603,7 +603,9 @@ mod tests {
     fn a_pod_asks_for_so_many_units_of_one_resource_and_for_no_claims_beside() {
         let (gpu, slice): (ResourceName, ResourceName) =
             ("nvidia.com/gpu".into(), "nvidia.com/mig-1g.10gb".into());
-        let class: ResourceName = "deviceclass.resource.kubernetes.io/gpu.muster.dev".into();
+        let ours: ResourceName = "deviceclass.resource.kubernetes.io/gpu.muster.dev".into();
+        assert!(check(&[(&ours, 1)], false).is_ok());
+        let class: ResourceName = "deviceclass.resource.kubernetes.io/mig.muster.dev".into();
         let error = check(&[(&class, 1)], false).unwrap_err();
         assert!(error.why.contains("by spec.resourceClaims"), "{error}");
         for (asked, has_claims, why) in [

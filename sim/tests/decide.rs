@@ -404,7 +404,7 @@ fn every_example_is_admitted_on_a_cluster_that_has_its_gpus() {
             admitted += 1;
         }
     }
-    assert_eq!(admitted, 6, "gangs of all examples");
+    assert_eq!(admitted, 9, "gangs of all examples");
 }
 
 #[test]

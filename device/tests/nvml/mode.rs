@@ -127,7 +127,8 @@ fn what_counts_is_the_mode_and_not_the_answer() {
 
 #[test]
 fn a_gpu_without_the_mode_says_so() {
-    let backend = Machine::of("t4-2").backend();
+    let machine = Machine::of("t4-2");
+    let backend = machine.backend();
     let gpu = gpus(&backend).swap_remove(0);
     let refused = backend
         .set_mig_mode(&gpu.uuid, true)

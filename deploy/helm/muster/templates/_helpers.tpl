@@ -184,7 +184,7 @@ kube-system/kube-scheduler
 {{/* The extended resources that stand for devices, one that the class of whole GPUs stands behind included, as JSON. */}}
 {{- define "muster.managedResources" -}}
 {{- $named := .Values.deviceClasses.gpu.extendedResourceName | default "" }}
-{{- concat .Values.managedResources (ternary (list $named) list (ne $named "")) | uniq | toJson -}}
+{{- concat (.Values.managedResources | default list) (ternary (list $named) list (ne $named "")) | uniq | toJson -}}
 {{- end }}
 
 {{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
