@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use muster_cluster::shorthand::NOMINAL_PERCENT;
-use muster_device::{Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
+use muster_device::{FabricState, Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
 use nvidia_ml_mock::mig::{Profile, Table};
 
 /// A product.
@@ -102,6 +102,8 @@ impl Card {
                 group: 0,
             },
             fabric_clique: None,
+            fabric: FabricState::None,
+            rdma_nic: None,
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: self.cuda_compute_capability,
             minor: index,

@@ -16,7 +16,7 @@ use nvidia_ml_mock::{GoneWith, ListedAs, RecordedUse};
 use crate::cuda::{HOLD, HOLDING, NO_LIBRARY, RELEASED};
 
 /// Longest time until a program has its context: the first one sets the GPU up.
-const START_LIMIT: Duration = Duration::from_secs(60);
+const START_LIMIT: Duration = Duration::from_mins(1);
 /// Longest time until NVML lists what is there, or no longer lists what is not.
 const LIST_LIMIT: Duration = Duration::from_secs(20);
 /// The same where it may never come about.
@@ -70,7 +70,7 @@ pub(crate) fn look(
         Ok(!added.is_empty())
     })?;
     let itself = added.iter().find(|process| process.pid == own);
-    let found = itself.or(added.first()).copied();
+    let found = itself.or_else(|| added.first()).copied();
     for other in all.iter().filter(|other| other.uuid != gpu.uuid) {
         let listed = listed(backend, other)?;
         if listed.iter().any(|process| process.pid == own) {

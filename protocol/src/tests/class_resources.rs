@@ -66,7 +66,7 @@ fn what_a_pod_asks_for_by_the_name_of_a_class_is_released_by_the_drivers_answer_
     };
     assert_eq!((group.flavor.as_str(), group.gpus_milli), ("gpu", 1_000));
     let permits = bench.server.node_devices(&node).unwrap().spec.permits;
-    assert_eq!(permits[0].claim_uids, [name.clone()]);
+    assert_eq!(permits[0].claim_uids, std::slice::from_ref(&name));
 
     let claim = made(&bench, "train-0", &node);
     let claim_key = claim.key();

@@ -23,6 +23,14 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
     ]
 }
 
+/// Name, what it is annotated with, the node that it fits on, and how many GPUs it gets.
+type Asked = (
+    &'static str,
+    &'static [(&'static str, &'static str)],
+    &'static str,
+    usize,
+);
+
 /// GPUs that are counted are whole, of the product with the least memory that suffices, and connected where that is asked for. Beside them a
 /// slice, on GPUs that somebody has put into MIG mode.
 async fn whole_gpus_go_where_their_memory_and_their_links_fit_best(
@@ -30,7 +38,7 @@ async fn whole_gpus_go_where_their_memory_and_their_links_fit_best(
 ) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "whole").await?;
-    let asked: [(&str, &[(&str, &str)], &str, usize); 3] = [
+    let asked: [Asked; 3] = [
         ("small", &[(keys::GPUS, "1"), (keys::VRAM, "12Gi")], T4, 1),
         ("large", &[(keys::GPUS, "1"), (keys::VRAM, "80Gi")], H100, 1),
         (

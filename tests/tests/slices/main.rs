@@ -31,7 +31,6 @@ fn main() -> ExitCode {
         in_mig_mode,
         // Who is refused while there is no driver is asked about again at the pod's next regular look.
         sync_seconds: Some(5),
-        ..NodeOptions::default()
     };
     let options = ClusterOptions {
         nodes: vec![

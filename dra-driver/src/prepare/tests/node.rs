@@ -10,6 +10,10 @@ use super::*;
 const MOST_STEPS: usize = 1_000;
 
 /// A disk, an API server, and one instance of the driver or more.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is something that a test breaks by itself"
+)]
 pub(super) struct Node {
     pub(super) machines: Vec<Machine>,
     pub(super) now: u64,
