@@ -116,6 +116,9 @@ pub const DEVICE_CLASS_GPU_OR_SLICE: &str = "gpu-or-slice.muster.dev";
 /// Annotation of a ResourceClaim that kube-scheduler made for what a pod asks for by the name of a resource (Kubernetes
 /// KEP-5004); its value is `true`.
 pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";
+/// Annotation of a ResourceClaim that kube-controller-manager made from a template: which claim of its pod it is. It is written after the
+/// annotations that the template gives, so no template can leave it out.
+pub const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 /// Taint key (NoSchedule) on devices that are held without a permit.
 pub const TAINT_HELD: &str = "gpu.muster.dev/held";
 /// Taint key (NoSchedule) on devices that processes use which no claim and no device plugin explains.

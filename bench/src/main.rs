@@ -9,6 +9,8 @@ mod drain;
 mod events;
 mod machine;
 mod memory;
+#[cfg(feature = "cluster")]
+mod mig;
 mod philly;
 #[cfg(feature = "cluster")]
 mod plans;
@@ -49,6 +51,8 @@ enum Bench {
     Scale(scale::Arguments),
     #[cfg(feature = "cluster")]
     QuotaReal(quota::real::Arguments),
+    #[cfg(feature = "cluster")]
+    Mig(mig::Arguments),
     Quota(quota::Arguments),
     Philly(philly::Arguments),
 }
@@ -59,6 +63,8 @@ fn main() -> ExitCode {
         Bench::Scale(arguments) => in_runtime(scale::run(arguments)),
         #[cfg(feature = "cluster")]
         Bench::QuotaReal(arguments) => in_runtime(quota::real::run(arguments)),
+        #[cfg(feature = "cluster")]
+        Bench::Mig(arguments) => mig::run(&arguments),
         Bench::Quota(arguments) => quota::run(&arguments),
         Bench::Philly(arguments) => philly::run(&arguments),
     };

@@ -22,7 +22,7 @@ const MAX_COUNTERS_PER_SET: usize = 32;
 const MAX_SETS_PER_DEVICE: usize = 2;
 /// Most of one counter, in whole units: a pebibyte, if it counts bytes. So many that all devices of a pool together draw can be added up.
 const MAX_COUNTER: i64 = 1 << 50;
-/// Of how many devices it is remembered what they draw. A few hundred differ in a cluster of a few builds of nodes; whoever publishes ever
+/// Of how many devices it is remembered what they draw, and of how many counters what they are called. A few hundred differ in a cluster of a few builds of nodes; whoever publishes ever
 /// other sets has them worked out again each time.
 const MAX_REMEMBERED: usize = 65_536;
 /// How the counters of a GPU's memory slices are called but for their number: `memory-slice-0`, ... Both our driver and NVIDIA's do so.
@@ -44,6 +44,14 @@ pub(crate) type NamedSets = Result<Vec<(Box<str>, Amounts)>, Box<str>>;
 pub(crate) struct Numbered<T> {
     number: u64,
     value: T,
+}
+
+impl Numbered<NamedSets> {
+    /// How many counters they are; none if they cannot be counted with.
+    pub(crate) fn counters(&self) -> usize {
+        let named = self.value.iter().flatten();
+        named.map(|(_, amounts)| amounts.len()).sum()
+    }
 }
 
 /// What slices publish and devices draw, each once. What nobody has any more is forgotten.
@@ -170,7 +178,7 @@ pub(crate) struct Layout {
 #[derive(Debug, Default)]
 pub(crate) struct Layouts {
     known: BTreeMap<Vec<u64>, Layout>,
-    /// Of how many devices it is remembered what they draw, and how many layouts there are.
+    /// Of how many devices it is remembered what they draw, and how many layouts and counters there are.
     remembered: usize,
 }
 
@@ -191,7 +199,7 @@ impl Layouts {
         let numbers = published.iter().map(|sets| sets.number).collect();
         let remembered = &mut self.remembered;
         let layout = self.known.entry(numbers).or_insert_with(|| {
-            *remembered += 1;
+            *remembered += 1 + published.iter().map(|sets| sets.counters()).sum::<usize>();
             Layout::of(published)
         });
         Asked { layout, remembered }

@@ -191,20 +191,22 @@ pub fn class_resource(class: &str) -> String {
 /// What a claim that kube-scheduler made for a pod is permitted and charged as: `POD_UID/RESOURCE`, with the resource that is called after its
 /// DeviceClass. `None`: it is no such claim, or one for another class than that of whole GPUs, for which no pod is admitted so.
 ///
-/// **Anybody may write a claim that says so of itself.** It gains nothing by that: the driver prepares it only for a pod that it is
-/// reserved for, which the kubelet asks for, by a permit of that pod whose charge covers it, and one claim at most for each such name. And a
-/// pod that names such a claim itself is not planned.
+/// **A claim may say so of itself that kube-scheduler did not make**, where no policy kept it out. It gains nothing by that: the driver
+/// prepares it only for a pod that it is reserved for, which the kubelet asks for, by a permit of that pod whose charge covers it, and one
+/// claim at most for each such name. And a pod that names such a claim itself is not planned. One that was made from a template is the
+/// claim of its pod's spec, whatever the template had written on it: a pod with two of these would else be charged for one. Of several that
+/// say it of one pod, which counts [`Index::claim_by_uid`](crate::index::Index::claim_by_uid) decides.
 pub fn made_by_scheduler(claim: &ResourceClaim) -> Option<String> {
     let metadata = &claim.metadata;
-    let says = metadata
-        .annotations
-        .as_ref()?
-        .get(keys::EXTENDED_RESOURCE_CLAIM)?;
-    if says != "true" {
+    let annotations = metadata.annotations.as_ref()?;
+    let says = annotations.get(keys::EXTENDED_RESOURCE_CLAIM)?;
+    if says != "true" || annotations.contains_key(keys::POD_CLAIM_NAME) {
         return None;
     }
     let mut owners = metadata.owner_references.iter().flatten();
-    let owner = owners.find(|owner| owner.controller == Some(true) && owner.kind == "Pod")?;
+    let owner = owners.find(|owner| {
+        owner.controller == Some(true) && owner.kind == "Pod" && owner.api_version == "v1"
+    })?;
     let devices = claim.spec.as_ref()?.devices.as_ref()?;
     let mut classes = devices.requests.iter().flatten().map(|request| {
         let exactly = request.exactly.as_ref()?;
@@ -492,7 +494,15 @@ mod tests {
                 "/metadata/annotations",
                 json!({"resource.kubernetes.io/extended-resource-claim": "false"}),
             ),
+            (
+                "/metadata/annotations",
+                json!({"resource.kubernetes.io/extended-resource-claim": "true", "resource.kubernetes.io/pod-claim-name": "gpus"}),
+            ),
             ("/metadata/ownerReferences", json!([])),
+            (
+                "/metadata/ownerReferences/0/apiVersion",
+                json!("example.com/v1"),
+            ),
             ("/metadata/ownerReferences/0/controller", json!(false)),
             ("/metadata/ownerReferences/0/kind", json!("Job")),
             ("/spec/devices/requests", json!([])),
@@ -603,7 +613,9 @@ mod tests {
     fn a_pod_asks_for_so_many_units_of_one_resource_and_for_no_claims_beside() {
         let (gpu, slice): (ResourceName, ResourceName) =
             ("nvidia.com/gpu".into(), "nvidia.com/mig-1g.10gb".into());
-        let class: ResourceName = "deviceclass.resource.kubernetes.io/gpu.muster.dev".into();
+        let ours: ResourceName = "deviceclass.resource.kubernetes.io/gpu.muster.dev".into();
+        assert!(check(&[(&ours, 1)], false).is_ok());
+        let class: ResourceName = "deviceclass.resource.kubernetes.io/mig.muster.dev".into();
         let error = check(&[(&class, 1)], false).unwrap_err();
         assert!(error.why.contains("by spec.resourceClaims"), "{error}");
         for (asked, has_claims, why) in [

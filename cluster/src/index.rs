@@ -153,6 +153,8 @@ pub struct Index {
     membership: Membership,
     claim_specs: ClaimSpecs,
     claims_by_uid: Table<Box<str>, Arc<ObservedClaim>>,
+    /// Claims that say that kube-scheduler made them, by what they are permitted as: several may say it of one pod.
+    claims_by_name: Links<Box<str>, NamespacedName>,
     /// Claims by the devices that they are allocated.
     allocations: OrderedLinks<String, engine::ClaimUid>,
     gangs_by_uid: Table<String, Arc<Gang>>,
@@ -261,6 +263,7 @@ impl Index {
             membership: Membership::default(),
             claim_specs: ClaimSpecs::default(),
             claims_by_uid: Table::default(),
+            claims_by_name: Links::default(),
             allocations: OrderedLinks::default(),
             gangs_by_uid: Table::default(),
             gangs_by_group: Links::default(),

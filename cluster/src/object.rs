@@ -5,6 +5,7 @@
 
 mod job_facts;
 mod strip;
+mod unread;
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -12,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use job_facts::JobFacts;
 pub(crate) use strip::Strip;
+pub use unread::Receive;
 
 /// The type of every kind, under the name of its kind.
 pub mod types {

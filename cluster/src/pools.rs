@@ -19,8 +19,11 @@ use crate::{
     devices::SliceView,
 };
 
-/// Most devices of one pool. No node has so many, and whoever publishes more would have every event of it cost as much.
-const MAX_DEVICES_PER_POOL: usize = 4_096;
+/// Most devices of one node, in all its pools. No node has so many, and whoever publishes more would have every event of it cost as much.
+const MAX_DEVICES_PER_NODE: usize = 4_096;
+/// Most counters of one node, in all its pools: what is left of each is kept for everything that is known of the node. Sixteen GPUs have
+/// about two hundred.
+const MAX_COUNTERS_PER_NODE: usize = 2_048;
 
 /// Which pool.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -163,12 +166,16 @@ impl Pools {
         let mut usable = Vec::new();
         let mut faults = Vec::new();
         let mut all_complete = true;
+        let mut room = Room {
+            devices: MAX_DEVICES_PER_NODE,
+            counters: MAX_COUNTERS_PER_NODE,
+        };
         for (key, slices) in self.of_node.get(node).into_iter().flatten() {
             let Some(slices) = complete(slices) else {
                 all_complete = false;
                 continue;
             };
-            match offer(&slices, &mut self.layouts) {
+            match offer(&slices, &mut self.layouts, &mut room) {
                 Ok(offer) => usable.push((key, offer)),
                 Err(fault) => {
                     all_complete = false;
@@ -235,6 +242,36 @@ pub struct OnNode {
     pub faults: Vec<String>,
 }
 
+/// How many devices and counters a node may have besides those of the pools that were looked at before.
+#[derive(Clone, Copy, Debug)]
+struct Room {
+    devices: usize,
+    counters: usize,
+}
+
+impl Room {
+    /// Takes some; an error if those are too many.
+    fn take(&mut self, devices: usize, counters: usize) -> Result<(), String> {
+        let too_many = |what: &str, count: usize, left: usize, most: usize| {
+            let others = most - left;
+            format!(
+                "{count} {what} beside {others} of other pools; at most {most} of a node are planned"
+            )
+        };
+        let left = Self {
+            devices: self
+                .devices
+                .checked_sub(devices)
+                .ok_or_else(|| too_many("devices", devices, self.devices, MAX_DEVICES_PER_NODE))?,
+            counters: self.counters.checked_sub(counters).ok_or_else(|| {
+                too_many("counters", counters, self.counters, MAX_COUNTERS_PER_NODE)
+            })?,
+        };
+        *self = left;
+        Ok(())
+    }
+}
+
 /// What one pool offers.
 struct PoolOffer {
     binds_conditionally: bool,
@@ -255,20 +292,22 @@ fn complete(slices: &SlicesByName) -> Option<Vec<&Arc<SliceView>>> {
 }
 
 /// What a complete pool offers. An error: it is not valid, and kube-scheduler allocates nothing of it, or would fail.
-fn offer(slices: &[&Arc<SliceView>], layouts: &mut Layouts) -> Result<PoolOffer, String> {
+fn offer(
+    slices: &[&Arc<SliceView>],
+    layouts: &mut Layouts,
+    room: &mut Room,
+) -> Result<PoolOffer, String> {
     if let Some(fault) = slices.iter().find_map(|slice| slice.fault.as_deref()) {
         return Err(fault.to_owned());
     }
     let count: usize = slices.iter().map(|slice| slice.devices.len()).sum();
-    if count > MAX_DEVICES_PER_POOL {
-        return Err(format!(
-            "{count} devices; at most {MAX_DEVICES_PER_POOL} are planned"
-        ));
-    }
-    let sets = slices
+    let sets: Vec<_> = slices
         .iter()
-        .filter_map(|slice| slice.counter_sets.as_deref());
-    let mut layout = layouts.of(&sets.collect::<Vec<_>>());
+        .filter_map(|slice| slice.counter_sets.as_deref())
+        .collect();
+    let counters: usize = sets.iter().map(|sets| sets.counters()).sum();
+    room.take(count, counters)?;
+    let mut layout = layouts.of(&sets);
     if let Some(fault) = layout.fault() {
         return Err(fault.to_owned());
     }

@@ -9,6 +9,7 @@
 //! An object that cannot be decoded holds back what its absence would free, and nothing else: [`undecodable`]. Objects
 //! are handed out one by one while their list is received, and no list is ever held as one.
 
+mod lean;
 mod undecodable;
 
 use std::{
@@ -21,19 +22,18 @@ use kube::{
     Api, Client,
     runtime::watcher::{Config, ListSemantic},
 };
-use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+use muster_cluster::object::{Change, Kind, Object, ObjectKey, Receive};
 use muster_serve::{
     Condition, Readiness,
     metrics::Metrics,
     watch::{self, Decoded, ObjectName, StreamEvent, Taken, WatchMetrics},
 };
-use serde::de::DeserializeOwned;
 use tokio::{
     sync::mpsc,
     task::{AbortHandle, JoinError, JoinSet},
 };
 
-use self::undecodable::StandIn;
+use self::{lean::Lean, undecodable::StandIn};
 
 /// Changes that may wait to be taken in; a slow consumer slows the watches down.
 const QUEUE: usize = 1024;
@@ -235,7 +235,7 @@ impl Feed {
 
     fn watch<K>(&mut self, kind: Kind, wrap: fn(Arc<K>) -> Object)
     where
-        K: StandIn + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+        K: StandIn + Receive + Clone + Debug + Send + Sync + 'static,
     {
         let Some(watch) = self.watches.get_mut(&kind) else {
             return;
@@ -245,13 +245,13 @@ impl Feed {
         }
         watch.generation += 1;
         let generation = watch.generation;
-        let api: Api<Decoded<K>> = Api::all(self.source.0.clone());
+        let api: Api<Decoded<Lean<K>>> = Api::all(self.source.0.clone());
         let config = Config::default()
             .timeout(WATCH_SECONDS)
             .list_semantic(ListSemantic::MostRecent);
         let (metrics, synced) = (self.metrics.clone(), watch.synced.clone());
         let sender = self.sender.clone();
-        let take = move |decoded| take_over(kind, wrap, decoded);
+        let take = move |decoded: Decoded<Lean<K>>| take_over(kind, wrap, lean::unwrapped(decoded));
         let stamp = move |seen| Stamped {
             kind,
             generation,

@@ -73,7 +73,7 @@ where
 
 /// An object that could be read as a whole. One that could not is neither there nor gone, for whoever asked: nothing may be concluded from a
 /// part.
-pub(crate) fn whole<K>(stored: Decoded<K>) -> Result<K, CallError> {
+fn whole<K>(stored: Decoded<K>) -> Result<K, CallError> {
     match stored {
         Decoded::Whole(object) => Ok(object),
         Decoded::Partial(partial) => {

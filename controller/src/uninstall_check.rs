@@ -14,7 +14,10 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClai
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::{NodeDevices, keys};
 use muster_cluster::pod_rules::is_marked;
-use muster_serve::client::{self, CallError};
+use muster_serve::{
+    client::{self, CallError},
+    watch::Decoded,
+};
 
 use crate::{
     args::CheckUninstallArgs,
@@ -127,10 +130,11 @@ async fn look(client: &Client) -> Result<Found, CallError> {
     )
     .await?;
     each(
-        &Api::<ResourceClaim>::all(client.clone()),
+        &Api::<Decoded<ResourceClaim>>::all(client.clone()),
         ListParams::default(),
         |claim| {
-            if is_held(claim) {
+            // One of which only the metadata can be read may be held.
+            if claim.read().is_none_or(is_held) {
                 remaining.held.add_object(claim);
             }
         },

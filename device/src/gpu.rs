@@ -28,6 +28,12 @@ pub struct Gpu {
     pub nvlink: NvlinkGroups,
     /// `<cluster UUID>.<clique>` of its multi-node NVLink domain, if it is part of one.
     pub fabric_clique: Option<String>,
+    /// How far the fabric manager has come with it.
+    #[serde(default)]
+    pub fabric: FabricState,
+    /// The RDMA adapter that is nearest to it.
+    #[serde(default)]
+    pub rdma_nic: Option<RdmaNic>,
     /// Version of the driver, as NVML writes it.
     pub driver_version: String,
     /// CUDA compute capability, major and minor.
@@ -37,6 +43,41 @@ pub struct Gpu {
     /// What it can be cut into; `None` if it cannot be, or does not say.
     #[serde(default)]
     pub mig: Option<MigFacts>,
+}
+
+/// How far a GPU behind NVSwitch was set up. Until that is done CUDA does not start on it: its first call ends with error 802
+/// (`cudaErrorSystemNotReady`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum FabricState {
+    /// There is no fabric, nobody has begun to set the GPU up, or the driver does not tell.
+    #[default]
+    None,
+    /// The GPU waits for the fabric manager, which may not be done with it, or not run.
+    Unfinished,
+    /// The fabric manager has given up on it.
+    Failed,
+    /// It reaches the others.
+    Completed,
+}
+
+impl FabricState {
+    /// Whether nothing starts on the GPU as long as this is so.
+    pub fn is_unusable(self) -> bool {
+        matches!(self, Self::Unfinished | Self::Failed)
+    }
+}
+
+/// An RDMA adapter of the host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct RdmaNic {
+    /// Its name in the kernel, as NCCL takes it: `mlx5_0`.
+    pub name: String,
+    /// Its PCI address.
+    pub pci_bus_id: String,
+    /// How many PCI bridges, the root complex included, lead to both it and the GPU. 0: it is merely on the same NUMA node.
+    pub shared_bridges: u32,
 }
 
 /// NVLink neighbours. Each value is the index of the first GPU of the set; a GPU alone is its own set. Two

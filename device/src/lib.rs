@@ -14,7 +14,7 @@ mod nvlink;
 mod nvml;
 mod sysfs;
 
-pub use gpu::{Gpu, NvlinkGroups, slice_name};
+pub use gpu::{FabricState, Gpu, NvlinkGroups, RdmaNic, slice_name};
 pub use mig::{Media, MigFacts, MigInstance, MigModeAfter, MigProfile, Placement};
 pub use nvlink::{Link, Peer, groups};
 pub use nvml::{

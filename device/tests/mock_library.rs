@@ -7,7 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use muster_device::{Backend, BackendConfig, BackendError, Gpu, LibrarySource, Process};
+use muster_device::{
+    Backend, BackendConfig, BackendError, FabricState, Gpu, LibrarySource, Process,
+};
 use nvidia_ml_mock::{STATE_VARIABLE, State, library, uuid};
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -69,10 +71,24 @@ fn the_backend_reads_what_the_library_says() {
     assert_eq!(fifth.cuda_compute_capability, (9, 0));
     assert_eq!(fifth.driver_version, "580.95.05");
     assert_eq!(fifth.fabric_clique, None);
+    assert_eq!(fifth.fabric, FabricState::Completed);
+    assert_eq!(fifth.rdma_nic, None);
     assert_eq!(
         (fifth.nvlink.pair, fifth.nvlink.quad, fifth.nvlink.group),
         (4, 4, 0)
     );
+
+    // While the fabric manager has not come to the GPUs nothing starts on them.
+    for (told, expected) in [
+        (Some(1), FabricState::None),
+        (Some(2), FabricState::Unfinished),
+        (None, FabricState::Completed),
+    ] {
+        state.fabric_state = told;
+        write(&state);
+        let states: Vec<_> = gpus(&backend).iter().map(|gpu| gpu.fabric).collect();
+        assert_eq!(states, [expected; 8], "{told:?}");
+    }
 
     // Processes come and go.
     assert_eq!(backend.processes(&fifth.uuid).unwrap(), []);
@@ -137,4 +153,5 @@ fn the_backend_reads_what_the_library_says() {
         [0, 1]
     );
     assert_eq!(others.first().unwrap().architecture, "Turing");
+    assert_eq!(others.first().unwrap().fabric, FabricState::None);
 }

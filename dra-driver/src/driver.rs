@@ -307,7 +307,10 @@ impl Driver {
                     let since = Instant::now();
                     let hardware = &world.hardware;
                     let made = hardware.make(&world.store, &fence, &slices, &wholes);
-                    metrics.changed_slices(SliceChange::Make, made.is_ok(), since.elapsed());
+                    if !slices.is_empty() {
+                        let took = since.elapsed();
+                        metrics.changed_slices(SliceChange::Make, made.is_ok(), took);
+                    }
                     if let Err(failure) = &made {
                         tracing::warn!(claim = fence.claim, %failure, "slices are not made");
                     }
@@ -396,7 +399,7 @@ async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
             .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
         let in_use = probe.map(|probe| prober.look(&probe, &disk));
-        let live = prober.live(&list_slices);
+        let live = prober.live_of_all(&list_slices);
         Ok((guard, disk, in_use, live))
     };
     match tokio::task::spawn_blocking(look).await {
@@ -482,7 +485,7 @@ async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record
         let in_use = |record: &Record| {
             // A slice that was made for the claim and that nobody uses any more has to be removed all the same.
             let was_made = !record.removable().is_empty() && is_made(record);
-            was_made || prober.claim(record.units(), &record.pods) != InUse::No
+            was_made || prober.claim(record.units(), &record.pods, None) != InUse::No
         };
         let broken = broken
             .iter()

@@ -57,18 +57,34 @@ impl Hardware {
         for gpu in wholes {
             let _lock = lock(store, gpu)?;
             check(store, fence)?;
-            self.use_whole(gpu, &mut made.minors)?;
+            self.use_whole(gpu)?;
+            self.tell_minor(gpu, &mut made.minors)?;
         }
         for order in orders {
             let _lock = lock(store, &order.gpu)?;
             check(store, fence)?;
-            let slice = self.make_one(order, &mut made.minors)?;
+            let slice = self.make_one(order)?;
             made.slices.push(slice);
+            self.tell_minor(&order.gpu, &mut made.minors)?;
         }
         Ok(made)
     }
 
-    fn use_whole(&self, gpu: &str, minors: &mut BTreeMap<String, u32>) -> Result<(), SliceFailure> {
+    /// The driver may have numbered a GPU anew when its mode was switched: for this claim, or for one before it since the GPUs were listed.
+    fn tell_minor(
+        &self,
+        gpu: &str,
+        minors: &mut BTreeMap<String, u32>,
+    ) -> Result<(), SliceFailure> {
+        let minor = self.backend.minor(gpu).map_err(|error| SliceFailure {
+            reason: reason(&error),
+            message: format!("the minor number of GPU {gpu} cannot be told: {error}"),
+        })?;
+        minors.insert(gpu.to_owned(), minor);
+        Ok(())
+    }
+
+    fn use_whole(&self, gpu: &str) -> Result<(), SliceFailure> {
         let live = self.backend.mig_instances(gpu);
         let live = live.map_err(|error| SliceFailure {
             reason: reason(&error),
@@ -77,16 +93,25 @@ impl Hardware {
         if let Some(instance) = live.first() {
             return Err(held(gpu, instance));
         }
-        self.switch(gpu, false, minors)
+        if self.switchable.borrow().contains(gpu) {
+            return self.switch(gpu, false);
+        }
+        // Somebody may have switched it since it was published: a container that got it would find nothing.
+        let mode = self.backend.mig_mode(gpu).map_err(|error| SliceFailure {
+            reason: reason(&error),
+            message: format!("whether GPU {gpu} is in MIG mode cannot be told: {error}"),
+        })?;
+        if mode.is_some_and(|mode| mode.current) {
+            return Err(plain(format!(
+                "GPU {gpu} is in MIG mode, in which nothing runs on it as a whole, and may not be put out of it here: take it out of the \
+                 mode (nvidia-smi -i {gpu} -mig 0), or let the mode be switched (mig.toggle: WhenIdle)"
+            )));
+        }
+        Ok(())
     }
 
     /// Puts a GPU into MIG mode, or out of it, where that may be done. What must stay as it is, is as it was published.
-    fn switch(
-        &self,
-        gpu: &str,
-        on: bool,
-        minors: &mut BTreeMap<String, u32>,
-    ) -> Result<(), SliceFailure> {
+    fn switch(&self, gpu: &str, on: bool) -> Result<(), SliceFailure> {
         if !self.switchable.borrow().contains(gpu) {
             return Ok(());
         }
@@ -102,28 +127,20 @@ impl Hardware {
         let after = self.backend.set_mig_mode(gpu, on);
         let after = after.map_err(|error| failed(&error))?;
         if after.current != on {
+            // Else it would come by surprise, with a reset that somebody does for another reason.
+            let rest = match self.backend.set_mig_mode(gpu, after.current) {
+                Ok(back) if back.pending == after.current => "it stays as it was".to_owned(),
+                Ok(_) => "it will change with the next reset".to_owned(),
+                Err(error) => format!("and that it is pending could not be taken back: {error}"),
+            };
             return Err(plain(format!(
-                "GPU {gpu} is not put {wanted} before it is reset, which is for its administrator to do"
+                "GPU {gpu} is not put {wanted} before it is reset, which is for its administrator to do; {rest}"
             )));
         }
-        // The driver may have numbered it anew.
-        let listed = self.backend.gpus().map_err(|error| failed(&error))?;
-        let mut listed = listed.gpus.into_iter();
-        let found = listed.find(|listed| listed.gpu.uuid == gpu && listed.silent.is_none());
-        let found = found.ok_or_else(|| {
-            plain(format!(
-                "GPU {gpu} was put {wanted}, and does not answer since"
-            ))
-        })?;
-        minors.insert(gpu.to_owned(), found.gpu.minor);
         Ok(())
     }
 
-    fn make_one(
-        &self,
-        order: &SliceOrder,
-        minors: &mut BTreeMap<String, u32>,
-    ) -> Result<MadeSlice, SliceFailure> {
+    fn make_one(&self, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
         let failed = |error: &BackendError| failed(order, error);
         let live = self.backend.mig_instances(&order.gpu);
         let live = live.map_err(|error| failed(&error))?;
@@ -137,7 +154,7 @@ impl Hardware {
         }
         // With a slice on it it is in that mode.
         if live.is_empty() {
-            self.switch(&order.gpu, true, minors)?;
+            self.switch(&order.gpu, true)?;
         }
         let made = self
             .backend
@@ -145,7 +162,7 @@ impl Hardware {
         let instance = made.map_err(|error| {
             if live.is_empty() {
                 // As it was, or as it may be: whoever wants it whole is not kept waiting. If not, the next claim switches it.
-                drop(self.switch(&order.gpu, false, minors));
+                drop(self.switch(&order.gpu, false));
             }
             failed(&error)
         })?;

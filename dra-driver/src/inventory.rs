@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement};
+use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement, RdmaNic};
 use serde::{Deserialize, Serialize};
 
 use crate::prepare::{DeviceFacts, Inventory, SliceFacts, SliceMode, Unit};
@@ -79,6 +79,11 @@ impl KnownGpu {
     /// Whether it is in MIG mode: usable by slices only.
     pub fn is_in_mig_mode(&self) -> bool {
         self.gpu.mig.as_ref().is_some_and(|mig| mig.current)
+    }
+
+    /// Whether nothing starts on it as a whole, because the fabric manager has not set it up. In MIG mode it has no NVLink, and nobody does.
+    pub fn lacks_fabric(&self) -> bool {
+        !self.is_in_mig_mode() && self.gpu.fabric.is_unusable()
     }
 
     /// Whether its MIG mode can be switched without a reset, which would end all that runs on it: from Hopper on.
@@ -167,6 +172,7 @@ impl KnownGpu {
             memory_bytes: memory.map_or(0, |bytes| i64::try_from(bytes).unwrap_or(i64::MAX)),
             minor: self.gpu.minor,
             silent: self.silent,
+            lacks_fabric: part.slice.is_none() && self.lacks_fabric(),
             slice: part.slice.map(|slice| SliceFacts {
                 profile: Arc::new(slice.profile.clone()),
                 placement: slice.placement,
@@ -328,6 +334,11 @@ impl KnownGpu {
             mig.profiles.clone_from(&known.profiles);
         }
         if is_same_boot {
+            // An adapter that is handed to a container as a whole is not to be seen meanwhile, and is as near as before.
+            let nearness = |nic: &Option<RdmaNic>| nic.as_ref().map(|nic| nic.shared_bridges);
+            if nearness(&before.gpu.rdma_nic) > nearness(&self.gpu.rdma_nic) {
+                self.gpu.rdma_nic.clone_from(&before.gpu.rdma_nic);
+            }
             self.instances.clone_from(&before.instances);
             self.foreign.clone_from(&before.foreign);
         }
@@ -345,7 +356,7 @@ fn lowest_free(taken: &BTreeSet<u32>) -> u32 {
 
 #[cfg(test)]
 pub(crate) mod fixtures {
-    use muster_device::{Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
+    use muster_device::{FabricState, Gpu, Media, MigFacts, MigProfile, NvlinkGroups, Placement};
 
     /// Number, name, compute slices, memory slices, MiB, multiprocessors, starts, most at a time; copy engines, decoders, JPEG engines,
     /// optical flow accelerators.
@@ -489,6 +500,8 @@ pub(crate) mod fixtures {
             pcie_root: "pci0000:00".to_owned(),
             nvlink: NvlinkGroups::alone(index),
             fabric_clique: None,
+            fabric: FabricState::None,
+            rdma_nic: None,
             driver_version: "1.2.3".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
@@ -499,7 +512,7 @@ pub(crate) mod fixtures {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{BackendError, ListedGpu};
+    use muster_device::{BackendError, FabricState, ListedGpu};
 
     use super::{
         fixtures::{a30, gpu, h100},
@@ -633,6 +646,33 @@ mod tests {
     }
 
     #[test]
+    fn an_adapter_that_a_container_has_stays_the_nearest_until_a_reboot_or_a_nearer_one() {
+        let seen = |nic: Option<(&str, u32)>| {
+            let mut gpu = gpu("a", 0, "1");
+            gpu.rdma_nic = nic.map(|(name, shared_bridges)| RdmaNic {
+                name: name.to_owned(),
+                pci_bus_id: "2".to_owned(),
+                shared_bridges,
+            });
+            listed(&[gpu])
+        };
+        let near = KnownGpus::default().after("boot", &seen(Some(("mlx5_1", 3))));
+        for (boot_id, nic, expected) in [
+            ("boot", None, Some("mlx5_1")),
+            ("boot", Some(("mlx5_5", 0)), Some("mlx5_1")),
+            ("boot", Some(("mlx5_2", 3)), Some("mlx5_2")),
+            ("boot", Some(("mlx5_3", 4)), Some("mlx5_3")),
+            ("next", Some(("mlx5_5", 0)), Some("mlx5_5")),
+            ("next", None, None),
+        ] {
+            let after = near.after(boot_id, &seen(nic));
+            let found = after.gpus[0].gpu.rdma_nic.as_ref();
+            let found = found.map(|nic| nic.name.as_str());
+            assert_eq!(found, expected, "{boot_id}, {nic:?}");
+        }
+    }
+
+    #[test]
     fn a_slice_counts_the_larger_of_its_shares_of_memory_and_compute() {
         let mig = h100(true);
         let milli = |name: &str| gpus_milli(&mig, mig.profile(name).unwrap());
@@ -686,6 +726,27 @@ mod tests {
         let slice = right.slice.as_ref().unwrap();
         assert_eq!((slice.placement.start, slice.mode), (4, SliceMode::Static));
         assert_eq!((right.gpus_milli, right.memory_bytes), (500, 40_448 << 20));
+    }
+
+    #[test]
+    fn a_gpu_lacks_its_fabric_as_a_whole_and_out_of_mig_mode_only() {
+        for (fabric, is_on, lacks) in [
+            (FabricState::Completed, false, false),
+            (FabricState::None, false, false),
+            (FabricState::Unfinished, false, true),
+            (FabricState::Failed, false, true),
+            (FabricState::Unfinished, true, false),
+        ] {
+            let mut gpu = gpu("a", 0, "1");
+            gpu.mig = Some(h100(is_on));
+            gpu.fabric = fabric;
+            let known = KnownGpus::default().after("boot", &listed(&[gpu]));
+            let inventory = known.inventory(SliceMode::Dynamic);
+            let lacking = inventory.iter().filter(|(_, facts)| facts.lacks_fabric);
+            let lacking: Vec<&str> = lacking.map(|(name, _)| name.as_str()).collect();
+            let expected: &[&str] = if lacks { &["gpu-0"] } else { &[] };
+            assert_eq!(lacking, expected, "{fabric:?}, {is_on}");
+        }
     }
 
     #[test]

@@ -5,11 +5,14 @@ use std::{fmt, sync::Arc, time::Duration};
 use backon::{ExponentialBuilder, Retryable};
 use k8s_openapi::api::{core::v1::Node, events::v1::Event, resource::v1::ResourceClaim};
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
 use muster_api::{NodeDevices, NodeDevicesStatus, keys};
-use muster_serve::client::{CALL_LIMIT, CallError, within};
+use muster_serve::{
+    client::{CALL_LIMIT, CallError, within},
+    watch::Decoded,
+};
 
 use crate::{
     gone::is_gone,
@@ -90,7 +93,8 @@ impl Kubernetes {
         &self,
         is_meant: impl Fn(&ResourceClaim) -> bool + Send + Sync,
     ) -> Result<Vec<Claim>, CallError> {
-        let api: Api<ResourceClaim> = Api::all(self.client.clone());
+        // Anybody may create one that cannot be read whole, and it must not hide all others.
+        let api: Api<Decoded<ResourceClaim>> = Api::all(self.client.clone());
         let mut params = ListParams::default().limit(PAGE);
         let mut claims = Vec::new();
         loop {
@@ -99,13 +103,12 @@ impl Kubernetes {
                 let devices = claim.devices.iter().flatten();
                 devices.into_iter().any(|device| device.pool == self.node)
             };
-            claims.extend(
-                page.items
-                    .iter()
-                    .filter(|object| is_meant(object))
-                    .filter_map(|object| Claim::read(object, keys::DRIVER).ok())
-                    .filter(here),
-            );
+            for decoded in &page.items {
+                let object = decoded.read().ok_or_else(|| unreadable(decoded))?;
+                if is_meant(object) {
+                    claims.extend(Claim::read(object, keys::DRIVER).ok().filter(here));
+                }
+            }
             match page.metadata.continue_.filter(|token| !token.is_empty()) {
                 Some(token) => params = params.continue_token(&token),
                 None => return Ok(claims),
@@ -182,6 +185,17 @@ fn is_reserved(claim: &ResourceClaim) -> bool {
     let status = claim.status.as_ref();
     let reserved = status.and_then(|status| status.reserved_for.as_ref());
     reserved.is_some_and(|consumers| !consumers.is_empty())
+}
+
+/// Of a claim that may have devices only the metadata can be read.
+fn unreadable(claim: &Decoded<ResourceClaim>) -> CallError {
+    let namespace = claim.namespace().unwrap_or_default();
+    let text = format!(
+        "ResourceClaim {namespace}/{} cannot be decoded",
+        claim.name_any()
+    );
+    let error = <serde_json::Error as serde::de::Error>::custom(text);
+    CallError::Api(Box::new(kube::Error::SerdeError(error)))
 }
 
 fn read_claim(answer: Result<ResourceClaim, CallError>, name: &str) -> Read<Claim> {

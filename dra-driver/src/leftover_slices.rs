@@ -117,7 +117,7 @@ impl LeftoverSlices {
             return Err("it is recorded by now".to_owned());
         }
         let unit = Unit::slice(slice.gpu.clone(), slice.placement, 0);
-        match self.prober.claim(std::iter::once(&unit), &[]) {
+        match self.prober.claim(std::iter::once(&unit), &[], Some(&disk)) {
             InUse::No => {}
             InUse::Yes(who) => return Err(format!("in use: {who}")),
             InUse::Unknown(cause) => return Err(cause),

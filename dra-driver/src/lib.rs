@@ -1,7 +1,7 @@
 //! The DRA kubelet plugin of Muster: publishes the GPUs of a node, and prepares claims on them.
 //!
 //! * [`prepare`]: what is done with a claim, as a state machine without IO; [`driver`]: the same on a real node.
-//! * [`store`]: the checkpoint. [`probe`]: who uses the hardware. [`hardware`]: slices, as they are made and removed. [`inventory`], [`enumerate`]: which device is
+//! * [`store`]: the checkpoint. [`probe`], [`bystanders`]: who uses the hardware, and who only watches it. [`hardware`]: slices, as they are made and removed. [`inventory`], [`enumerate`]: which device is
 //!   which GPU. [`kubernetes`]: the API server.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
 //! * [`bypass`]: processes on GPUs that nothing explains.
@@ -12,6 +12,7 @@
 //! must know is in the checkpoint before it is acted on.
 
 pub mod bypass;
+pub mod bystanders;
 pub mod containers;
 pub mod driver;
 pub mod enumerate;

@@ -2,7 +2,7 @@
 //!
 //! Two witnesses: NVML lists processes on the GPU, and the pod's cgroup has processes. Either is enough. For a
 //! pod that was deleted by force the kubelet unprepares before its containers are dead, and NVML lists a process
-//! only once it has a context.
+//! only once it has a context. Who merely watches a GPU that others hold is no user ([`crate::bystanders`]).
 
 use std::{
     fs,
@@ -10,9 +10,12 @@ use std::{
     sync::Arc,
 };
 
-use muster_device::{Backend, BackendError};
+use muster_device::{Backend, BackendError, MigInstance};
 
-use crate::prepare::{Disk, InUse, LiveSlices, Probe, Slices, Unit};
+use crate::{
+    bystanders::Bystanders,
+    prepare::{Disk, InUse, LiveSlices, Probe, Slices, Unit},
+};
 
 /// Deepest nesting of cgroups below a pod's that is looked at: container, then what it makes itself.
 const MAX_CGROUP_DEPTH: u32 = 8;
@@ -22,36 +25,55 @@ const MAX_CGROUP_DEPTH: u32 = 8;
 pub struct Prober {
     backend: Arc<Backend>,
     cgroups: PathBuf,
+    bystanders: Option<Arc<Bystanders>>,
 }
 
 impl Prober {
     /// `cgroups` is the host's `/sys/fs/cgroup`. A host without pod cgroups there has NVML as its only witness.
     pub fn new(backend: Arc<Backend>, cgroups: PathBuf) -> Self {
-        Self { backend, cgroups }
+        Self {
+            backend,
+            cgroups,
+            bystanders: None,
+        }
+    }
+
+    /// These are no users.
+    #[must_use]
+    pub fn with_bystanders(self, bystanders: Bystanders) -> Self {
+        Self {
+            bystanders: Some(Arc::new(bystanders)),
+            ..self
+        }
     }
 
     /// Answers the machine's question.
     pub fn look(&self, probe: &Probe, disk: &Disk) -> InUse {
         match probe {
-            Probe::Units(units) => self.units(units.iter()),
+            Probe::Units(units) => self.units(units.iter(), Some(disk)),
             Probe::Recorded(uid) => match disk.records.get(uid) {
-                Some(record) => self.claim(record.units(), &record.pods),
+                Some(record) => self.claim(record.units(), &record.pods, Some(disk)),
                 None => InUse::No,
             },
         }
     }
 
-    /// Whether a claim with these Units, reserved for these pods, is in use.
-    pub fn claim<'a>(&self, units: impl Iterator<Item = &'a Unit>, pods: &[String]) -> InUse {
+    /// Whether a claim with these Units, reserved for these pods, is in use. Without the checkpoint nobody is known to only watch.
+    pub fn claim<'a>(
+        &self,
+        units: impl Iterator<Item = &'a Unit>,
+        pods: &[String],
+        disk: Option<&Disk>,
+    ) -> InUse {
         if let Some(pod) = pods.iter().find(|pod| self.pod_lives(pod)) {
             return InUse::Yes(format!("a container of pod UID {pod} still runs"));
         }
-        self.units(units)
+        self.units(units, disk)
     }
 
-    fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>) -> InUse {
+    fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>, disk: Option<&Disk>) -> InUse {
         for unit in units {
-            match self.process_on(unit) {
+            match self.process_on(unit, disk) {
                 // Nothing runs on a GPU that is not there.
                 Ok(None) | Err(BackendError::Gone(_)) => {}
                 Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
@@ -63,8 +85,11 @@ impl Prober {
     }
 
     /// A process that uses a Unit. One of which NVML does not say which GPU instance it is on may be on any.
-    fn process_on(&self, unit: &Unit) -> Result<Option<u32>, BackendError> {
-        let processes = self.backend.processes(&unit.gpu)?;
+    fn process_on(&self, unit: &Unit, disk: Option<&Disk>) -> Result<Option<u32>, BackendError> {
+        let mut processes = self.backend.processes(&unit.gpu)?;
+        if let (Some(bystanders), Some(disk)) = (&self.bystanders, disk) {
+            processes.retain(|process| !bystanders.include(&unit.gpu, process.pid, disk));
+        }
         if unit.slices == Slices::ALL || processes.is_empty() {
             return Ok(processes.first().map(|process| process.pid));
         }
@@ -81,15 +106,33 @@ impl Prober {
 
     /// The slices of these GPUs. A GPU that is not there has none.
     pub fn live(&self, gpus: &[String]) -> LiveSlices {
-        gpus.iter()
-            .map(|gpu| {
-                let live = match self.backend.mig_instances(gpu) {
-                    Err(BackendError::Gone(_)) => Ok(Vec::new()),
-                    found => found.map_err(|error| error.to_string()),
-                };
-                (gpu.clone(), live)
-            })
-            .collect()
+        let all = gpus.iter();
+        all.map(|gpu| (gpu.clone(), self.live_on(gpu))).collect()
+    }
+
+    /// The same for somebody who holds a lock and needs all of them: behind the first GPU that does not say, the others are not asked. Each
+    /// might take the limit.
+    pub fn live_of_all(&self, gpus: &[String]) -> LiveSlices {
+        let mut silent: Option<String> = None;
+        let mut live = LiveSlices::new();
+        for gpu in gpus {
+            let found = match &silent {
+                Some(first) => Err(format!("it is not asked while GPU {first} does not answer")),
+                None => self.live_on(gpu),
+            };
+            if silent.is_none() && found.is_err() {
+                silent = Some(gpu.clone());
+            }
+            live.insert(gpu.clone(), found);
+        }
+        live
+    }
+
+    fn live_on(&self, gpu: &str) -> Result<Vec<MigInstance>, String> {
+        match self.backend.mig_instances(gpu) {
+            Err(BackendError::Gone(_)) => Ok(Vec::new()),
+            found => found.map_err(|error| error.to_string()),
+        }
     }
 
     fn pod_lives(&self, uid: &str) -> bool {
@@ -181,7 +224,7 @@ mod tests {
     fn what_cannot_be_asked_is_not_free() {
         let root = tempfile::tempdir().unwrap();
         let unit = Unit::whole("GPU-0");
-        let answer = prober(root.path()).claim([&unit].into_iter(), &[]);
+        let answer = prober(root.path()).claim([&unit].into_iter(), &[], None);
         assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
     }
 
@@ -217,8 +260,15 @@ mod tests {
 
         let prober = Prober::new(backend, directory.path().to_owned());
         let started = Instant::now();
-        let answer = prober.claim(units.iter(), &[]);
+        let answer = prober.claim(units.iter(), &[], None);
         assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
+        assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
+        // Nor are their slices waited for, one GPU after the other. (The first has just overrun its limit, and is refused at once.)
+        let uuids: Vec<String> = units.iter().skip(1).map(|unit| unit.gpu.clone()).collect();
+        let started = Instant::now();
+        let live = prober.live_of_all(&uuids);
+        assert_eq!(live.len(), 7);
+        assert!(live.values().all(Result::is_err), "{live:?}");
         assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
         set(Vec::new());
     }

@@ -23,6 +23,7 @@ use tokio::sync::{mpsc, watch as value};
 
 use crate::{
     bypass::{self, look::Places, remembered::Remembered, sight::Trusted, watcher::Settings},
+    bystanders::Bystanders,
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
     enumerate,
@@ -278,7 +279,12 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let shutdown = &program.shutdown;
 
     let (held_sender, held) = value::channel(BTreeSet::new());
-    let prober = Prober::new(backend.clone(), args.cgroup_dir.clone());
+    let prober =
+        Prober::new(backend.clone(), args.cgroup_dir.clone()).with_bystanders(Bystanders {
+            proc: args.proc_dir.clone(),
+            pod_logs: args.pod_logs_dir.clone(),
+            trusted: args.trusted(),
+        });
     let (switchable_sender, switchable) = value::channel(BTreeSet::new());
     let hardware = Hardware::new(backend.clone()).with_switchable(switchable);
     let world = World {

@@ -44,7 +44,7 @@ pub struct NodeRepair {
     pub node: NodeName,
     /// Why nothing new may be planned there, if that has to end: the node is schedulable then, whatever else kept it from it.
     pub block: Option<NodeBlock>,
-    /// Devices that are healthy then.
+    /// Devices that are healthy then; of a GPU that may be cut the one that is charged most, for all its slices.
     pub devices: Vec<DeviceName>,
 }
 

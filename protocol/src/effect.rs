@@ -305,8 +305,8 @@ pub struct EventNote {
 /// What came of an effect.
 #[derive(Clone, Debug)]
 pub enum Outcome {
-    /// Done; the object as it is now, if it has one. Of what was written no more than the version may be told, but of the Ledger: what
-    /// else the machine goes by it takes from the watches.
+    /// Done; the object as it is now, if it has one. Of what was written no more than the version may be told, and of the Ledger its UID
+    /// and its epoch: what else the machine goes by it takes from the watches.
     Done(Option<Object>),
     /// The precondition did not hold (409, or a failed test of a patch), or the object exists already.
     Conflict,

@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{FlavorSpec, IntentKind, NodeDevices};
+use muster_api::{ClaimByName, FlavorSpec, IntentKind, NodeDevices, keys};
 use muster_engine as engine;
 
 use crate::{
@@ -32,6 +32,7 @@ use crate::{
     tables::permits::Named,
 };
 use muster_cluster::{
+    device_plugin,
     formed::GangKey,
     index::NamespacedName,
     object::{Change, JobFacts, Kind, Object, ObjectKey},
@@ -172,10 +173,14 @@ impl Machine {
             (Kind::ResourceClaim, after) => {
                 let before = self.index.claim(&name).map(|claim| claim.uid.clone());
                 let after = match after {
-                    Some(Object::ResourceClaim(claim)) => claim.metadata.uid.as_deref(),
+                    Some(Object::ResourceClaim(claim)) => {
+                        // By what it is charged and permitted as, as the index will know it.
+                        let by_name = device_plugin::made_by_scheduler(claim);
+                        by_name.or_else(|| claim.metadata.uid.clone())
+                    }
                     _ => None,
                 };
-                for uid in before.as_deref().into_iter().chain(after) {
+                for uid in before.as_deref().into_iter().chain(after.as_deref()) {
                     self.note_claim(uid);
                 }
             }
@@ -236,6 +241,8 @@ impl Machine {
                 for uid in uids {
                     self.note_claim(&uid);
                 }
+                // Claims that kube-scheduler has not made yet.
+                self.note_held_of_resource(&device_plugin::class_resource(&key.name));
             }
             (Kind::Job, after) => {
                 let before = self.index.job(&name).map(|job| JobFacts::of(job));
@@ -278,6 +285,7 @@ impl Machine {
     }
 
     fn note_pod(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
+        self.note_scheduler_claim(name, after);
         let before = self.index.pod(name).map(PodNews::of);
         let after = after.map(PodNews::of);
         let is_news = before != after;
@@ -301,6 +309,27 @@ impl Machine {
             if pod.is_deleting && self.bugs.has(InjectedBug::FreedAtDeletion) {
                 self.feed.holds.tell_anew(pod.uid);
             }
+        }
+    }
+
+    /// Of several claims that say that kube-scheduler made them for a pod the pod's status tells which it made.
+    fn note_scheduler_claim(&mut self, name: &NamespacedName, after: Option<&Arc<Pod>>) {
+        let before = self.index.pod(name);
+        let status = after.and_then(|pod| pod.status.as_ref());
+        let claim = status.and_then(|status| status.extended_resource_claim_status.as_ref());
+        let claim = claim.map(|claim| claim.resource_claim_name.as_str());
+        if before.and_then(|pod| pod.scheduler_claim()) == claim {
+            return;
+        }
+        let resource = device_plugin::class_resource(keys::DEVICE_CLASS_GPU);
+        let pods: BTreeSet<&str> = before.map(uid).into_iter().chain(after.map(uid)).collect();
+        let claims = pods.into_iter().map(|pod_uid| ClaimByName {
+            pod_uid,
+            resource: &resource,
+        });
+        let claims: Vec<String> = claims.map(|claim| claim.to_string()).collect();
+        for claim in claims {
+            self.note_claim(&claim);
         }
     }
 

@@ -1,6 +1,9 @@
 //! The public face of the protocol, and the order of one poll.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use muster_engine as engine;
 
@@ -422,12 +425,19 @@ impl Machine {
             self.note_waiting_gang_of(pod.as_str());
         }
         self.look(epoch, now, effects);
+        let mut shorter = BTreeSet::new();
         for (key, team) in self.feed.apply_waiting() {
             // Those behind it in the queue have another place.
             self.queues.note_team(team.as_str());
             let view = self.views.of(&key);
             if view.is_some_and(|view| view.reason.is_some()) {
                 self.agenda.gang(&key);
+            }
+            shorter.insert(team);
+        }
+        for team in shorter {
+            for gang in self.feed.note_nearer(&team, now.monotonic_seconds) {
+                self.note_gang_by_uid(&gang);
             }
         }
         self.take_engine_updates(now);

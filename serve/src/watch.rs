@@ -16,6 +16,7 @@ pub mod managed_fields;
 mod streamed;
 #[cfg(test)]
 mod tests;
+mod too_deep;
 
 use std::fmt::Debug;
 

@@ -67,6 +67,7 @@ impl GpuNode {
                     memory_bytes: GPU_BYTES,
                     minor: u32::try_from(number).unwrap_or_default(),
                     silent: false,
+                    lacks_fabric: false,
                     slice: None,
                 };
                 let name = fixtures::device_name(number);

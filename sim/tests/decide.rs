@@ -347,6 +347,19 @@ fn pods_that_are_alike_but_for_the_names_that_they_have_yet_to_get_are_different
 }
 
 #[test]
+fn a_pod_that_runs_holds_the_gpus_that_it_asked_for_by_the_name_of_their_class() {
+    let runs = "apiVersion: v1\nkind: Pod\nmetadata: {name: held, namespace: ml}\nspec:\n  nodeName: node-0\n  containers:\n  \
+                - {name: main, image: i, resources: {limits: {deviceclass.resource.kubernetes.io/gpu.muster.dev: \"4\"}}}\n---\n";
+    let decided = |gpus: usize| shorts(nodes(1) + &team(64) + runs + &pod("p", gpus));
+    for (gpus, expected) in [(8, "pod-p: WaitingForPlacement"), (4, "pod-p on node-0")] {
+        let decided = decided(gpus);
+        assert!(decided.iter().any(|one| one == expected), "{decided:?}");
+    }
+    let text = nodes(1) + &team(64) + runs;
+    assert_eq!(answer(text).warnings, [""; 0]);
+}
+
+#[test]
 fn what_a_pod_that_runs_holds_is_said_to_be_unknown_where_its_node_has_no_such_devices() {
     let on = |node: &str| format!("spec:\n  nodeName: {node}\n");
     let text = nodes(1)
@@ -404,7 +417,7 @@ fn every_example_is_admitted_on_a_cluster_that_has_its_gpus() {
             admitted += 1;
         }
     }
-    assert_eq!(admitted, 6, "gangs of all examples");
+    assert_eq!(admitted, 9, "gangs of all examples");
 }
 
 #[test]

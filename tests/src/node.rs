@@ -11,9 +11,13 @@
 //! | `/var/run/cdi` | `n/NAME/cdi` |
 //! | `/run/machine` | `n/NAME` |
 //!
+//! What the kernel shows of NVIDIA's driver lies in `/run/machine/proc` (`nvml.json`, which stands for the cards, names it): the minor
+//! numbers of capabilities, and the processes that use GPUs. For the driver that is `/proc`.
+//!
 //! The user namespace keeps a kubelet that is started by root from writing the machine's sysctls, and
 //! lets an ordinary user mount. Where it is forbidden, root does without it.
 
+mod hardware;
 mod kubelet;
 
 use std::{
@@ -24,7 +28,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node as NodeObject;
 use kube::Api;
 use muster_api::keys;
@@ -49,6 +53,8 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 
 /// State file of the mock NVML library, as the driver sees it.
 pub const BOARD_FILE_ON_NODE: &str = "/run/machine/nvml.json";
+/// What stands for `/proc`, as the driver sees it.
+pub const PROC_ON_NODE: &str = "/run/machine/proc";
 
 /// What a node is to be.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +65,8 @@ pub struct NodeOptions {
     pub labels: BTreeMap<String, String>,
     /// Its GPUs; none without.
     pub board: Option<Board>,
+    /// Whether its GPUs are in MIG mode from the beginning, as administrators leave those that would have to be reset for it.
+    pub in_mig_mode: bool,
     /// Seconds between two regular looks of the kubelet at a pod; the stock 60 without.
     pub sync_seconds: Option<u32>,
 }
@@ -70,6 +78,10 @@ pub struct Node {
     directory: PathBuf,
     logs: PathBuf,
     services: BTreeMap<NodePart, Service>,
+    /// How the driver is started, and the URL that it answers at.
+    driver: Option<(Launch, String)>,
+    /// A second instance of it, while an update is under way.
+    next_driver: Option<Service>,
     /// How a process enters the namespaces.
     inside: Vec<OsString>,
     /// Keeps the namespaces; the last to go.
@@ -113,13 +125,15 @@ impl Node {
         let mut node = Self {
             logs: cluster_directory.join("logs"),
             services: BTreeMap::new(),
+            driver: None,
+            next_driver: None,
             inside: Vec::new(),
             holder: None,
             options,
             directory,
         };
         if let Some(board) = &node.options.board {
-            node.hardware().write(&board.state(&node.options.name))?;
+            hardware::install(board, &node.options, &node.hardware(), &node.directory)?;
         }
         node.make_namespaces().await?;
         let pods = loopback.pod_prefix(number)?;
@@ -248,7 +262,30 @@ impl Node {
 
     /// How the driver is started here, and the URL that it answers at.
     pub(crate) fn set_driver(&mut self, launch: Launch, url: String) {
+        self.driver = Some((launch.clone(), url.clone()));
         self.add(NodePart::Driver, launch, Probe::Http(url, "/readyz"));
+    }
+
+    /// Starts another instance of the driver beside the one that runs, as it happens while a DaemonSet is updated. It is ready once it has the
+    /// sockets, which the first one serves; it waits 20 s for them.
+    pub fn start_next_driver(&mut self) -> Result<()> {
+        let (launch, url) = self.driver.as_ref().context("there is no driver")?;
+        let (launch, url) = at_next_port(launch, url)?;
+        let probe = Probe::Http(url.clone(), "/readyz");
+        let mut next = Service::new(launch.clone(), &self.logs, probe);
+        next.spawn()?;
+        self.driver = Some((launch, url));
+        self.next_driver = Some(next);
+        Ok(())
+    }
+
+    /// Stops the driver that ran first in good order, and waits until the next one is ready in its place.
+    pub async fn hand_over_driver(&mut self) -> Result<()> {
+        let next = self.next_driver.take();
+        let next = next.context("no other driver was started")?;
+        self.stop_driver().await;
+        self.services.insert(NodePart::Driver, next);
+        self.wait_for_driver().await
     }
 
     /// Starts the driver.
@@ -280,6 +317,7 @@ impl Node {
     pub fn ensure_running(&mut self) -> Result<()> {
         self.services
             .values_mut()
+            .chain(&mut self.next_driver)
             .try_for_each(Service::ensure_running)
     }
 
@@ -318,6 +356,9 @@ impl Node {
 
     /// Stops it: driver, kubelet, runtime (which kills its containers), namespaces.
     pub async fn stop(mut self) {
+        if let Some(mut next) = self.next_driver.take() {
+            next.stop().await;
+        }
         for part in [NodePart::Driver, NodePart::Kubelet, NodePart::Runtime] {
             self.stop_part(part).await;
         }
@@ -421,6 +462,30 @@ touch "$2"
 exec sleep infinity
 "#;
 
+/// The same program, answering at the port after that of this URL.
+fn at_next_port(launch: &Launch, url: &str) -> Result<(Launch, String)> {
+    let (host, port) = url.rsplit_once(':').context("a URL has a port")?;
+    let next = port.parse::<u16>()?.checked_add(1).context("a port")?;
+    let next = format!("{host}:{next}");
+    let [from, to] = [url, next.as_str()].map(|url| url.trim_start_matches("http://"));
+    let mut launch = launch.clone();
+    launch.name = format!("{}-next", launch.name);
+    let mut is_named = false;
+    for argument in &mut launch.arguments {
+        let text = argument.to_string_lossy().into_owned();
+        if text.contains(from) {
+            *argument = OsString::from(text.replace(from, to));
+            is_named = true;
+        }
+    }
+    ensure!(
+        is_named,
+        "{} is not told to answer at {from}",
+        launch.program.display()
+    );
+    Ok((launch, next))
+}
+
 fn ready_condition(node: &NodeObject) -> Option<(String, String)> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     let ready = conditions.iter().find(|c| c.type_ == "Ready")?;
@@ -428,4 +493,31 @@ fn ready_condition(node: &NodeObject) -> Option<(String, String)> {
         ready.status.clone(),
         ready.message.clone().unwrap_or_default(),
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_instance_of_a_driver_answers_elsewhere_and_has_all_else_in_common() {
+        let launch = Launch::new("node-driver", "driver")
+            .args([
+                "--admin-addr=127.3.0.100:8082",
+                "--state-dir=/var/lib/muster",
+            ])
+            .env("NODE_NAME", "node");
+        let (next, url) = at_next_port(&launch, "http://127.3.0.100:8082").unwrap();
+        assert_eq!(url, "http://127.3.0.100:8083");
+        assert_eq!(next.name, "node-driver-next");
+        assert_eq!(
+            next.arguments,
+            [
+                "--admin-addr=127.3.0.100:8083",
+                "--state-dir=/var/lib/muster"
+            ]
+        );
+        assert_eq!(next.environment, launch.environment);
+        assert!(at_next_port(&launch, "http://127.3.0.101:8082").is_err());
+    }
 }

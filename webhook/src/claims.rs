@@ -9,14 +9,11 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::Resource;
-use muster_api::Reason;
+use muster_api::{Reason, keys};
 use muster_cluster::{device_config, shorthand::MemoryDeclaration};
 use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 
 use crate::finding::Findings;
-
-/// On a claim that kube-controller-manager made from a template.
-const MADE_FROM_TEMPLATE: &str = "resource.kubernetes.io/pod-claim-name";
 
 /// A kind with the spec of a claim in it.
 pub trait Claiming {
@@ -68,7 +65,7 @@ impl<'de, K: Claiming + Resource + DeserializeOwned> Deserialize<'de> for Asked<
         let metadata = object.meta();
         let annotations = metadata.annotations.as_ref();
         let is_made =
-            annotations.is_some_and(|annotations| annotations.contains_key(MADE_FROM_TEMPLATE));
+            annotations.is_some_and(|annotations| annotations.contains_key(keys::POD_CLAIM_NAME));
         let (_, spec) = object.claim_spec();
         let spec = spec.filter(|_| !is_made);
         Ok(Self {

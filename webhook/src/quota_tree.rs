@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Cohort, Reason, Sharing, Team};
+use muster_api::{Cohort, Reason, Sharing, Team, keys};
 use muster_cluster::{
     limits,
     quantity::QuantityError,
-    shorthand,
+    shorthand::{self, Shorthand},
     text::{self, quoted},
 };
 
@@ -14,6 +14,27 @@ use crate::{
     cache::Cache,
     finding::{Findings, listed},
 };
+
+/// Checks the memory that pods get which say nothing. One that no GPU has is warned of only: larger ones may come.
+fn check_default(amount: &str, facts: &Cache, findings: &mut Findings) {
+    const FIELD: &str = "spec.vramDefault";
+    if let Err(why) = shorthand::check_memory(amount) {
+        findings.error(Reason::InvalidValue, FIELD, why);
+        return;
+    }
+    let given = [(keys::GPUS, "1"), (keys::VRAM, amount)];
+    let given: BTreeMap<String, String> = given
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into();
+    if let Ok(Some(shorthand)) = Shorthand::read(Some(&given))
+        && !facts.gpus.some_fit(&shorthand)
+    {
+        findings.warn(format!(
+            "{FIELD}: no GPU has {amount}, so pods that say nothing about memory are refused; there are: {}",
+            facts.gpus.described()
+        ));
+    }
+}
 
 /// Checks a Team. `before`: as it was, on an update. What it said then already is not refused any more: it could not be labelled,
 /// nor deleted in the foreground.
@@ -24,9 +45,8 @@ pub fn check_team(team: &Team, before: Option<&Team>, facts: &Cache) -> Findings
     }
     if before.is_none_or(|before| before.spec.vram_default != team.spec.vram_default)
         && let Some(amount) = &team.spec.vram_default
-        && let Err(why) = shorthand::check_memory(&amount.0)
     {
-        findings.error(Reason::InvalidValue, "spec.vramDefault", why);
+        check_default(&amount.0, facts, &mut findings);
     }
     if let Some(cohort) = &team.spec.cohort {
         warn_of_implicit_cohort("spec.cohort", cohort, facts, &mut findings);
@@ -139,6 +159,7 @@ fn ancestors_back_to<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gpus::testing::slice;
     use muster_api::{
         AdmissionFairness, CohortSpec, FlavorQuota, NamespaceWeight, ResourceQuota, ResourceWeight,
         TeamSpec, VramPolicy, team::TeamTiers,
@@ -174,6 +195,18 @@ mod tests {
             let before = team(amount);
             let again = check_team(&team(amount), Some(&before), &Cache::default());
             assert!(again.errors.is_empty());
+        }
+        // What no GPU has is warned of. Memory is meant as it is sold.
+        let mut facts = Cache::default();
+        facts.gpus.put(&slice("n1", "T4", "15Gi", 1, 1));
+        for (amount, warns) in [("16Gi", false), ("17Gi", true)] {
+            let found = check_team(&team(amount), None, &facts);
+            assert!(found.errors.is_empty(), "{found:?}");
+            let warned = found
+                .warnings
+                .iter()
+                .any(|it| it.contains("no GPU has 17Gi"));
+            assert_eq!(warned, warns, "{found:?}");
         }
     }
 

@@ -146,8 +146,9 @@ fn silent(asking: &Asking<'_>, resources: &[String], facts: &Cache) -> Option<Si
 /// The first claim that is known to say nothing.
 fn silent_claim(asking: &Asking<'_>, facts: &Cache) -> Option<Silent> {
     let claims = asking.spec?.resource_claims.iter().flatten().enumerate();
-    // What a shorthand stands for says what the shorthand says.
-    let mut claims = claims.filter(|(_, claim)| claim.name != CLAIM_NAME);
+    // What a shorthand stands for says what the shorthand says. Without one the name says nothing.
+    let has_shorthand = matches!(asking.declared.shorthand(), Ok(Some(_)));
+    let mut claims = claims.filter(|(_, claim)| !has_shorthand || claim.name != CLAIM_NAME);
     claims.find_map(|(index, claim)| {
         let template = claim.resource_claim_template_name.as_deref();
         let (kind, name, known) = match (template, claim.resource_claim_name.as_deref()) {

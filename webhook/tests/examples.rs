@@ -16,7 +16,7 @@ use k8s_openapi::api::{
     apps::v1::{Deployment, StatefulSet},
     batch::v1::{CronJob, Job},
     core::v1::{Namespace, Pod},
-    resource::v1::{ResourceClaim, ResourceClaimTemplate},
+    resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use muster_api::{Cohort, Flavor, PriorityTier, Team, Topology};
@@ -181,6 +181,7 @@ fn every_field_of_what_is_copied_exists() {
             "StatefulSet" => typed::<StatefulSet>(&document),
             "Namespace" => typed::<Namespace>(&document),
             "ResourceClaim" => typed::<ResourceClaim>(&document),
+            "DeviceTaintRule" => typed::<DeviceTaintRule>(&document),
             "ResourceClaimTemplate" => typed::<ResourceClaimTemplate>(&document),
             "Team" => typed::<Team>(&document),
             "Cohort" => typed::<Cohort>(&document),

@@ -29,6 +29,7 @@ const DRIVER: &str = "system:serviceaccount:muster-system:muster-driver";
 const COLLECTOR: &str = "system:serviceaccount:kube-system:generic-garbage-collector";
 const KUBE_CONTROLLER_MANAGER: &str = "system:kube-controller-manager";
 const KUBELET: &str = "system:node:a";
+const SCHEDULER: &str = "system:kube-scheduler";
 const USER: &str = "somebody";
 
 static ENFORCE: LazyLock<Vec<Value>> = LazyLock::new(|| rendered("Enforce"));
@@ -161,6 +162,12 @@ fn expressions(policy: &Value, field: &str) -> Vec<(String, String)> {
     list.map(|item| {
         // `dyn` is about types that CEL checks beforehand; here nothing is checked beforehand.
         let expression = item["expression"].as_str().unwrap().replace("dyn(", "(");
+        // Nobody but kube-scheduler may bind pods here.
+        let binds = "authorizer.group('').resource('pods').subresource('binding').namespace(request.namespace).check('create').allowed()";
+        let expression = expression.replace(
+            binds,
+            &format!("(request.userInfo.username == '{SCHEDULER}')"),
+        );
         (
             item["name"].as_str().unwrap_or_default().to_owned(),
             expression,
@@ -595,6 +602,109 @@ fn a_claim_that_has_an_allocation_keeps_its_protection() {
             assert_eq!(passes("muster-claim", &request), allowed, "{what} by {by}");
         }
     }
+    // kube-scheduler takes back what it made itself, for a pod that it could not bind after all.
+    let annotations = json!({"metadata": {"annotations": {MARK: "true"}}});
+    let made = merged(&allocated, &annotations);
+    for (old, by, allowed) in [
+        (&made, SCHEDULER, true),
+        (&made, USER, false),
+        (&made, CONTROLLER, false),
+        (&allocated, SCHEDULER, false),
+    ] {
+        let new = merged(old, &with(Value::Null));
+        let request = Request::update(by, "resourceclaims", old, &new);
+        assert_eq!(passes("muster-claim", &request), allowed, "{by}: {old}");
+    }
+}
+
+/// By what kube-scheduler's own claims are known.
+const MARK: &str = "resource.kubernetes.io/extended-resource-claim";
+
+#[test]
+fn nobody_but_who_binds_pods_says_of_a_claim_that_kube_scheduler_made_it() {
+    let owner = |uid: &str| json!([{"kind": "Pod", "name": "p", "uid": uid, "controller": true}]);
+    let plain =
+        json!({"metadata": {"name": "c", "namespace": "ml", "ownerReferences": owner("p-1")}});
+    let marked = merged(
+        &plain,
+        &json!({"metadata": {"annotations": {MARK: "true"}}}),
+    );
+    let with = |base: &Value, metadata: Value| merged(base, &json!({"metadata": metadata}));
+    let template = |metadata: Value| json!({"metadata": {"name": "t", "namespace": "ml"}, "spec": {"metadata": metadata, "spec": {}}});
+    let (claims, templates) = ("resourceclaims", "resourceclaimtemplates");
+    let none = Value::Null;
+    for (what, resource, old, new, anybody) in [
+        ("a claim", claims, &none, plain.clone(), true),
+        ("one that says so", claims, &none, marked.clone(), false),
+        (
+            "one that says no",
+            claims,
+            &none,
+            with(&plain, json!({"annotations": {MARK: "false"}})),
+            false,
+        ),
+        ("the mark is put", claims, &plain, marked.clone(), false),
+        ("the mark is taken", claims, &marked, plain.clone(), false),
+        (
+            "a label of a marked one",
+            claims,
+            &marked,
+            with(&marked, json!({"labels": {"a": "b"}})),
+            true,
+        ),
+        (
+            "another owner of a marked one",
+            claims,
+            &marked,
+            with(&marked, json!({"ownerReferences": owner("p-2")})),
+            false,
+        ),
+        (
+            "no owner of a marked one",
+            claims,
+            &marked,
+            with(&marked, json!({"ownerReferences": null})),
+            true,
+        ),
+        (
+            "another owner of a claim",
+            claims,
+            &plain,
+            with(&plain, json!({"ownerReferences": owner("p-2")})),
+            true,
+        ),
+        (
+            "a template",
+            templates,
+            &none,
+            template(json!({"annotations": {"a": "b"}})),
+            true,
+        ),
+        (
+            "a template without annotations",
+            templates,
+            &none,
+            template(json!({})),
+            true,
+        ),
+        (
+            "a template of such",
+            templates,
+            &none,
+            template(json!({"annotations": {MARK: "true"}})),
+            false,
+        ),
+    ] {
+        for by in [USER, CONTROLLER, KUBE_CONTROLLER_MANAGER, SCHEDULER] {
+            let mut request = Request::update(by, resource, old, &new);
+            if old.is_null() {
+                request.operation = "CREATE";
+            }
+            let allowed = anybody || by == SCHEDULER;
+            let found = passes("muster-claim-by-scheduler", &request);
+            assert_eq!(found, allowed, "{what} by {by}");
+        }
+    }
 }
 
 #[test]
@@ -797,6 +907,7 @@ fn in_observe_only_what_is_about_workloads_is_audited_and_in_enforce_nothing() {
     let workloads = [
         "muster-binding",
         "muster-claim",
+        "muster-claim-by-scheduler",
         "muster-pod-created",
         "muster-pod-decided",
         "muster-pod-declared",

@@ -68,6 +68,19 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
     },
+    /// How well slices of GPUs are packed: requests placed and GPUs opened in random clusters, beside the optimum (an integer program,
+    /// solved to proof) and beside first fit.
+    Mig {
+        /// Random instances. [default: 300]
+        #[arg(long)]
+        instances: Option<u64>,
+        /// Seed of the first. [default: 0]
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Writes what was measured as JSON.
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+    },
     /// What the engine alone costs, by kind of event, at 10,000 nodes and 50,000 waiting gangs and at less.
     Engine,
 }
@@ -142,6 +155,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             command.arg("philly");
             report_to(&mut command, report.as_deref())?;
         }
+        Bench::Mig {
+            instances,
+            seed,
+            report,
+        } => {
+            run_program(&mut command, "muster-bench");
+            command.arg("mig");
+            for (name, number) in [("--instances", instances), ("--seed", seed)] {
+                if let Some(number) = number {
+                    command.args([name, &number.to_string()]);
+                }
+            }
+            report_to(&mut command, report.as_deref())?;
+        }
         Bench::Engine => {
             command.args([
                 "--release",
@@ -200,7 +227,7 @@ mod tests {
     #[test]
     fn every_measurement_is_listed_with_what_it_measures() {
         let names = names();
-        for wanted in ["scale", "quota", "philly", "engine"] {
+        for wanted in ["scale", "quota", "philly", "mig", "engine"] {
             let found = names.iter().find(|(name, _)| name == wanted);
             assert!(
                 found.is_some_and(|(_, about)| about.len() > 20),

@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// The seed that a suite that samples starts from.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longer cases, too, of a suite that has a core: `shipped`.
+    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`.
     #[arg(long)]
     all: bool,
 }
@@ -44,20 +44,25 @@ const SCENARIOS: &str = "scenarios";
 
 /// Suites on the real control plane, those that take longest first: started in this order two at a time, they end
 /// at about the same time. What is not named comes before them.
-const LONGEST_FIRST: [&str; 9] = [
+const LONGEST_FIRST: [&str; 10] = [
     "gangs",
     "node_loss",
     "shipped",
     "admission_policies",
     "outages",
+    "slices",
     "nodes_and_driver",
     "pod_forms",
     "device_plugins",
     "smoke",
 ];
 
-/// Stages that run where they are named alone: the promtool of `alerts` and the Helm of `helm3` take minutes to build once.
-const ON_DEMAND: [&str; 2] = ["alerts", "helm3"];
+/// Stages that run where they are named alone: the promtool of `alerts`, the Helm of `helm3` and the library of `cdi` take minutes to build
+/// once.
+const ON_DEMAND: [&str; 3] = ["alerts", "helm3", "cdi"];
+
+/// Suites that are called by their target alone, with the package that each is in.
+const BY_TARGET: [(&str, &str); 1] = [("device", "gpu")];
 
 /// How many suites on the real control plane run at a time. On two cores two clusters leave about half of the time
 /// idle; three would make the kubelets of all of them late.
@@ -167,7 +172,8 @@ fn order(program: &TestProgram) -> u8 {
 impl TestProgram {
     /// What the suite is called on the command line.
     fn suite(&self) -> String {
-        if is_on_control_plane(self) {
+        let by_target = BY_TARGET.contains(&(self.package.as_str(), self.target.as_str()));
+        if is_on_control_plane(self) || (self.is_integration_test && by_target) {
             self.target.clone()
         } else if self.is_integration_test {
             format!("{}/{}", self.package, self.target)
@@ -237,14 +243,26 @@ mod tests {
         let programs = [
             program("engine", "muster_engine", false),
             program("engine/tests", "order", true),
+            program("device", "nvml", true),
+            program("device", "gpu", true),
             program("tests", "gangs", true),
             program("tests", "shipped", true),
         ];
         for (wanted, expected) in [
             (
                 None,
-                vec!["engine", "engine/tests/order", "gangs", "shipped"],
+                vec![
+                    "engine",
+                    "engine/tests/order",
+                    "device/nvml",
+                    "gpu",
+                    "gangs",
+                    "shipped",
+                ],
             ),
+            (Some("device"), vec!["device/nvml", "gpu"]),
+            (Some("gpu"), vec!["gpu"]),
+            (Some("device/gpu"), vec![]),
             (Some("engine"), vec!["engine", "engine/tests/order"]),
             (Some("engine/tests/order"), vec!["engine/tests/order"]),
             (Some(SCENARIOS), vec!["gangs", "shipped"]),

@@ -19,6 +19,8 @@ pub struct ObservedClaim {
     /// `metadata.uid`; of a claim that kube-scheduler made for what a pod asks for by the name of a resource, what it is charged and
     /// permitted as ([`device_plugin::made_by_scheduler`]): it had no UID yet when its pod was admitted.
     pub uid: Box<str>,
+    /// `metadata.uid`, where `uid` is another one. kube-scheduler may delete such a claim and make another one for the same pod.
+    pub own_uid: Option<Box<str>>,
     /// `metadata.resourceVersion`, if that is a number.
     pub version: Option<u64>,
     /// Whether `metadata.deletionTimestamp` is set.
@@ -45,6 +47,11 @@ pub struct AllocatedDevice {
 }
 
 impl ObservedClaim {
+    /// Its UID as an object.
+    pub fn object_uid(&self) -> &str {
+        self.own_uid.as_deref().unwrap_or(&self.uid)
+    }
+
     /// Whether an owner has that UID.
     pub fn is_owned_by(&self, uid: &str) -> bool {
         self.owners.iter().any(|owner| **owner == *uid)
@@ -56,6 +63,7 @@ impl ObservedClaim {
             name,
             namespace,
             uid,
+            own_uid,
             version: _,
             is_going,
             owners,
@@ -63,7 +71,7 @@ impl ObservedClaim {
             allocated,
         } = self;
         (
-            (name, namespace, uid),
+            (name, namespace, uid, own_uid),
             (is_going, owners),
             (spec, allocated),
         )
@@ -89,11 +97,12 @@ impl ClaimSpecs {
         let text = |text: &Option<String>| text.as_deref().unwrap_or_default().into();
         let owners = metadata.owner_references.iter().flatten();
         let version = metadata.resource_version.as_deref();
+        let by_name = device_plugin::made_by_scheduler(claim).map(String::into_boxed_str);
         ObservedClaim {
             name: text(&metadata.name),
             namespace: text(&metadata.namespace),
-            uid: device_plugin::made_by_scheduler(claim)
-                .map_or_else(|| text(&metadata.uid), String::into_boxed_str),
+            own_uid: by_name.is_some().then(|| text(&metadata.uid)),
+            uid: by_name.unwrap_or_else(|| text(&metadata.uid)),
             version: version.and_then(|version| version.parse().ok()),
             is_going: metadata.deletion_timestamp.is_some(),
             owners: owners.map(|owner| owner.uid.as_str().into()).collect(),
@@ -176,6 +185,7 @@ mod tests {
             name: "c".into(),
             namespace: "ml".into(),
             uid: "uid-c".into(),
+            own_uid: None,
             version: Some(7),
             is_going: true,
             owners: Box::new(["uid-p".into()]),
@@ -196,13 +206,15 @@ mod tests {
         let exactly = request.unwrap()[0].exactly.as_mut().unwrap();
         exactly.device_class_name = "gpu.muster.dev".to_owned();
         made.metadata.owner_references.as_mut().unwrap()[0].controller = Some(true);
-        let uid = |claim: &ResourceClaim| ClaimSpecs::default().observe(claim, None).uid;
-        assert_eq!(*uid(&made), *"uid-c");
+        let observed = |claim: &ResourceClaim| ClaimSpecs::default().observe(claim, None);
+        assert_eq!(*observed(&made).uid, *"uid-c");
         let annotation = ("resource.kubernetes.io/extended-resource-claim", "true");
         let (key, value) = annotation;
         made.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());
         let expected = "uid-p/deviceclass.resource.kubernetes.io/gpu.muster.dev";
-        assert_eq!(*uid(&made), *expected);
+        let observed = observed(&made);
+        assert_eq!(*observed.uid, *expected);
+        assert_eq!(observed.own_uid.as_deref(), Some("uid-c"));
     }
 
     #[test]

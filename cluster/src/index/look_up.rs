@@ -99,9 +99,23 @@ impl Index {
         self.objects.resource_claims.get(key)
     }
 
-    /// A ResourceClaim, by its UID.
+    /// A ResourceClaim, by its UID, or by the name of a claim that kube-scheduler made for a pod.
+    ///
+    /// Whoever writes claims may write of one that it is such a claim of anybody's pod. So of a pod that exists only one in its own
+    /// namespace counts, and only the one that its status names, once kube-scheduler has written that; of several that are left, none.
     pub fn claim_by_uid(&self, uid: &str) -> Option<&Arc<ObservedClaim>> {
-        self.claims_by_uid.get(uid)
+        let Some(name) = ClaimByName::parse(uid) else {
+            return self.claims_by_uid.get(uid);
+        };
+        let pod = self.our_pod_by_uid(name.pod_uid).map(|pod| &pod.object);
+        let named = pod.and_then(|pod| pod.scheduler_claim());
+        let mut claims = self.claims_by_name.of(uid).filter(|claim| {
+            pod.is_none_or(|pod| *claim.namespace == *pod::namespace(pod))
+                && named.is_none_or(|name| *claim.name == *name)
+        });
+        let only = claims.next()?;
+        let is_only = claims.next().is_none();
+        self.claim(only).filter(|_| is_only)
     }
 
     /// ResourceClaims that ask for devices of the class.

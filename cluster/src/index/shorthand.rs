@@ -45,11 +45,18 @@ impl Index {
             return Ok(());
         };
         let template = shorthand.template_name();
+        let named = reference.resource_claim_template_name.as_deref();
+        let other = named.filter(|named| *named != template);
         let why = match self.named_claim(pod, reference, index)? {
             Named::NotNeeded => return Ok(()),
             Named::Claim(claim) if claim.spec.as_deref() == Some(&shorthand.claim_spec()) => {
                 return Ok(());
             }
+            // Nobody makes that template any more, and what is there of it asks for something else.
+            Named::Claim(_) | Named::Missing(_) if other.is_some() => format!(
+                "names ResourceClaimTemplate {}, by which an earlier release meant what the annotations say; it is {template} now: create the pod anew",
+                other.unwrap_or_default()
+            ),
             Named::Claim(claim) => format!(
                 "ResourceClaim {} does not ask for what the annotations say: delete ResourceClaimTemplate {template}, which somebody else made, and create the pod anew",
                 claim.name

@@ -66,7 +66,7 @@ crate::for_each_kind!(versioned);
 
 impl Versioned for ObservedClaim {
     fn uid(&self) -> &str {
-        &self.uid
+        self.object_uid()
     }
 
     fn version(&self) -> Option<u64> {

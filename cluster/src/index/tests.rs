@@ -11,6 +11,7 @@ mod nodes;
 mod order;
 mod requests;
 mod scale;
+mod scheduler_claims;
 mod shorthand;
 mod slices;
 mod taint_rules;

@@ -319,10 +319,18 @@ impl Index {
 
     pub(super) fn claim_changed(&mut self, key: &NamespacedName, changed: &Changed<ObservedClaim>) {
         if let Some(old) = &changed.old {
-            self.claims_by_uid.remove(&old.uid);
+            if old.own_uid.is_some() {
+                self.claims_by_name.unlink(&old.uid, key);
+            } else {
+                self.claims_by_uid.remove(&old.uid);
+            }
         }
         if let Some(new) = &changed.new {
-            self.claims_by_uid.insert(new.uid.clone(), Arc::clone(new));
+            if new.own_uid.is_some() {
+                self.claims_by_name.link(new.uid.clone(), key.clone());
+            } else {
+                self.claims_by_uid.insert(new.uid.clone(), Arc::clone(new));
+            }
         }
         // Who has reserved it says nothing here, and changes with every pod that starts or ends.
         if !changed.differs_in(ObservedClaim::facts) {
@@ -415,7 +423,7 @@ impl Index {
             .starting_at(prefix.clone())
             .take_while(|(device, _)| device.starts_with(&prefix))
             .flat_map(|(_, claims)| claims.iter())
-            .filter_map(|uid| self.claims_by_uid.get(uid.as_str()))
+            .filter_map(|uid| self.claim_by_uid(uid.as_str()))
             .map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name))
             .collect();
         for claim in claims {

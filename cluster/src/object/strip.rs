@@ -1,7 +1,7 @@
 //! What is kept of an object: only what somebody reads.
 //!
 //! A cluster of 10,000 nodes has hundreds of thousands of objects, and most of what they carry says nothing about
-//! admission. It is dropped while an object is received. (Pods are kept as
+//! admission. It is dropped once an object is received, and the largest parts of it are not even made ([`super::unread`]). (Pods are kept as
 //! [`crate::pod::ObservedPod`], claims as [`crate::claims::ObservedClaim`].)
 
 use std::sync::Arc;

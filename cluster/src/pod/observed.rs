@@ -62,6 +62,7 @@ pub struct ObservedPod {
     scheduler: Option<Box<str>>,
     claims: Box<[PodResourceClaim]>,
     claim_statuses: Box<[PodResourceClaimStatus]>,
+    scheduler_claim: Option<Box<str>>,
     node_rules: Option<Box<NodeRulesOfPod>>,
     /// What it says about its failure; of one that has not failed, what a container of it waits for.
     trouble: Option<Box<str>>,
@@ -137,6 +138,9 @@ impl ObservedPod {
             scheduler: scheduler.map(Into::into),
             claims: claims.unwrap_or_default().into(),
             claim_statuses: claim_statuses.unwrap_or_default().into(),
+            scheduler_claim: status
+                .and_then(|status| status.extended_resource_claim_status.as_ref())
+                .map(|claim| claim.resource_claim_name.as_str().into()),
             node_rules: spec.and_then(|spec| node_rules(spec, bound_to(pod).is_some())),
             trouble: failure(pod)
                 .or_else(|| waiting(pod))
@@ -187,6 +191,12 @@ impl ObservedPod {
     /// `status.resourceClaimStatuses`.
     pub fn claim_statuses(&self) -> &[PodResourceClaimStatus] {
         &self.claim_statuses
+    }
+
+    /// The ResourceClaim that kube-scheduler made for what the pod asks for by the name of a resource
+    /// (`status.extendedResourceClaimStatus`), written before the pod is bound.
+    pub fn scheduler_claim(&self) -> Option<&str> {
+        self.scheduler_claim.as_deref()
     }
 
     /// What it says about nodes; `None`: nothing.

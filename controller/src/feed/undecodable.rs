@@ -108,6 +108,7 @@ pub(super) fn rule(kind: Kind) -> Rule {
                 "status.phase",
                 "status.conditions",
                 "status.resourceClaimStatuses",
+                "status.extendedResourceClaimStatus",
             ],
             "its permit and charge, and its rank for another pod",
             "its permit and charge stay; it is not ungated, and its gang waits for it",

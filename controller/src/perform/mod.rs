@@ -180,7 +180,8 @@ impl Performer {
         let ledger = json(&Sent::<_, ()>::of::<Ledger>(metadata, spec, None))?;
         let ledgers = calls_of::<Ledger>(None);
         let call = ledgers.replace(keys::LEDGER_NAME, &post_params(), ledger);
-        done(answer::whole(&self.client, call).await, Object::Ledger)
+        let stored = answer::ledger(&self.client, call).await.map_err(failed)?;
+        Ok(Some(Object::Ledger(Arc::new(stored))))
     }
 
     async fn create_gang(&self, gang: &Gang) -> Written {

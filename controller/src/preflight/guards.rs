@@ -76,7 +76,7 @@ const fn of_group(
 }
 
 /// The policies that the chart always installs.
-pub const POLICIES: [Policy; 13] = [
+pub const POLICIES: [Policy; 14] = [
     Policy {
         name: "binding",
         about: About::Workloads,
@@ -88,6 +88,15 @@ pub const POLICIES: [Policy; 13] = [
         about: About::Workloads,
         guards: &[of_group("resource.k8s.io", &["resourceclaims"], UPDATE)],
         conditions: &["protected"],
+    },
+    Policy {
+        name: "claim-by-scheduler",
+        about: About::Workloads,
+        guards: &[
+            of_group("resource.k8s.io", &["resourceclaims"], CREATE_UPDATE),
+            of_group("resource.k8s.io", &["resourceclaimtemplates"], CREATE),
+        ],
+        conditions: &[],
     },
     Policy {
         name: "job-by-controller",
@@ -312,13 +321,15 @@ mod tests {
     fn the_webhooks_that_are_looked_for_are_those_of_the_chart_with_what_they_are_asked_about() {
         let template = fs::read_to_string(format!("{TEMPLATES}/webhookconfigurations.yaml"));
         let template = template.unwrap();
-        // Those about quota are written by one loop.
+        // Those about quota are written by one loop, and those about claims, which refuse nothing that matters here, by another.
         let of_quota = |rule: &Value| rule["apiGroups"] == json!(["muster.dev"]);
+        let of_claims = |rule: &Value| rule["apiGroups"] == json!(["resource.k8s.io"]);
         for webhook in QUOTA.into_iter().chain([PODS]) {
             let kind = webhook.name.split('.').next().unwrap();
             let template = template.replace("{{ $kind }}", kind);
             let rules: Vec<Value> = rules(&template)
                 .into_iter()
+                .filter(|rule| !of_claims(rule))
                 .filter(|rule| of_quota(rule) == (webhook.name != PODS.name))
                 .collect();
             let of_kind = rules

@@ -258,7 +258,8 @@ mod tests {
                 None => assert_eq!(findings[0].reason, Reason::Passed, "{class:?}"),
                 Some(text) => {
                     assert_eq!(findings[0].reason, Reason::DeviceClassNamesResource);
-                    assert_eq!(findings[0].object, "deviceclass a");
+                    let name = class.metadata.name.as_deref().unwrap();
+                    assert_eq!(findings[0].object, format!("deviceclass {name}"));
                     assert!(findings[0].message.contains(text), "{findings:?}");
                 }
             }

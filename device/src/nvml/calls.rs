@@ -39,6 +39,8 @@ pub(super) enum Lane {
 pub(super) enum NoAnswer {
     /// None in time, or none to one before it.
     Late,
+    /// One before it is in time, and takes longer than the caller waits.
+    Busy,
     /// The call panicked.
     Broken,
     /// The machine has no thread for it.
@@ -164,7 +166,12 @@ impl Calls {
                 Some(overdue_at) => overdue_at.min(deadline).saturating_duration_since(now),
             };
             if wait.is_zero() {
-                return Err(NoAnswer::Late);
+                let is_in_time = overdue_at.is_some_and(|at| at > now);
+                return Err(if is_in_time {
+                    NoAnswer::Busy
+                } else {
+                    NoAnswer::Late
+                });
             }
             running = self.wait(running, wait);
         }
@@ -243,7 +250,7 @@ mod tests {
             });
             begins.recv().unwrap();
             // Others wait for their own limit.
-            assert!(matches!(calls.run(gpu("a"), || 1), Err(NoAnswer::Late)));
+            assert!(matches!(calls.run(gpu("a"), || 1), Err(NoAnswer::Busy)));
             assert_eq!(calls.stuck(), 0, "it is in time");
             release.send(()).unwrap();
             assert!(long.join().unwrap().unwrap());

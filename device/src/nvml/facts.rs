@@ -8,7 +8,7 @@ use nvml_wrapper_sys::bindings as raw;
 
 use super::{BackendError, gone_or_failed, mig::mig_facts};
 use crate::{
-    gpu::{Gpu, NvlinkGroups, architecture_name},
+    gpu::{FabricState, Gpu, NvlinkGroups, architecture_name},
     mig::MigFacts,
     nvlink::Peer,
     sysfs,
@@ -27,6 +27,7 @@ pub(super) struct Facts {
     /// It has active links, of which none says where it leads.
     pub(super) hides_peers: bool,
     fabric_clique: Option<String>,
+    fabric: FabricState,
     driver_version: String,
     cuda_compute_capability: (u32, u32),
     minor: u32,
@@ -37,6 +38,7 @@ impl Facts {
     pub(super) fn into_gpu(self, index: u32, nvlink: NvlinkGroups, sysfs: &std::path::Path) -> Gpu {
         Gpu {
             index,
+            rdma_nic: sysfs::nearest_rdma_nic(sysfs, &self.pci_bus_id),
             numa_node: sysfs::numa_node(sysfs, &self.pci_bus_id).or(self.numa_node),
             pcie_root: sysfs::pcie_root(sysfs, &self.pci_bus_id),
             nvlink,
@@ -46,6 +48,7 @@ impl Facts {
             architecture: architecture_name(self.architecture),
             memory_bytes: self.memory_bytes,
             fabric_clique: self.fabric_clique,
+            fabric: self.fabric,
             driver_version: self.driver_version,
             cuda_compute_capability: self.cuda_compute_capability,
             minor: self.minor,
@@ -81,6 +84,7 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let uuid = device.uuid().map_err(gone)?;
     let memory_bytes = memory_bytes(&device).map_err(gone)?;
     let (peers, hides_peers) = peers(nvml, &device);
+    let (fabric, fabric_clique) = fabric(nvml, &device);
     Ok(Facts {
         mig: mig_facts(&device, &uuid, memory_bytes)?,
         uuid,
@@ -91,7 +95,8 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
         numa_node: numa_node(&device),
         peers,
         hides_peers,
-        fabric_clique: fabric_clique(nvml, &device),
+        fabric_clique,
+        fabric,
         driver_version: nvml.sys_driver_version()?,
         cuda_compute_capability: (unsigned(capability.major), unsigned(capability.minor)),
         minor: device.minor_number().map_err(gone)?,
@@ -185,8 +190,37 @@ fn remote_type(nvml: &Nvml, device: &Device<'_>, link: u32) -> Result<u32, NvmlE
     Ok(kind)
 }
 
-/// The multi-node NVLink domain. A fabric manager on one machine gives a cluster UUID of zeros: no such domain.
-fn fabric_clique(nvml: &Nvml, device: &Device<'_>) -> Option<String> {
+/// How far the fabric manager has come, and the multi-node NVLink domain. A fabric manager on one machine gives a cluster UUID of zeros:
+/// no such domain. Drivers and boards that cannot tell have neither.
+fn fabric(nvml: &Nvml, device: &Device<'_>) -> (FabricState, Option<String>) {
+    let Some(info) = fabric_info(nvml, device) else {
+        return (FabricState::None, None);
+    };
+    let state = fabric_state(u32::from(info.state), info.status);
+    let member = info.clusterUuid.iter().any(|byte| *byte != 0);
+    let clique = (state == FabricState::Completed && member)
+        .then(|| format!("{}.{}", uuid_text(info.clusterUuid), info.cliqueId));
+    (state, clique)
+}
+
+/// What NVML's state means; its status is an answer only once it is done. A state that is not known here is not taken for a good one.
+///
+/// "Not started" is no fault: behind NVSwitch a GPU asks to be set up as soon as it is in use and waits ("in progress") for a manager that may
+/// not be there. Where nobody has to set it up, as with a single GPU of such a board in a virtual machine, it may never start.
+fn fabric_state(state: u32, status: raw::nvmlReturn_t) -> FabricState {
+    match state {
+        raw::NVML_GPU_FABRIC_STATE_NOT_SUPPORTED | raw::NVML_GPU_FABRIC_STATE_NOT_STARTED => {
+            FabricState::None
+        }
+        raw::NVML_GPU_FABRIC_STATE_COMPLETED if status == raw::nvmlReturn_enum_NVML_SUCCESS => {
+            FabricState::Completed
+        }
+        raw::NVML_GPU_FABRIC_STATE_COMPLETED => FabricState::Failed,
+        _ => FabricState::Unfinished,
+    }
+}
+
+fn fabric_info(nvml: &Nvml, device: &Device<'_>) -> Option<raw::nvmlGpuFabricInfo_t> {
     let get = nvml_sym(nvml.lib().nvmlDeviceGetGpuFabricInfo.as_ref()).ok()?;
     let mut info = raw::nvmlGpuFabricInfo_t {
         clusterUuid: [0; 16],
@@ -196,9 +230,7 @@ fn fabric_clique(nvml: &Nvml, device: &Device<'_>) -> Option<String> {
     };
     // SAFETY: as in `architecture`.
     nvml_try(unsafe { get(device.handle(), &raw mut info) }).ok()?;
-    let completed = u32::from(info.state) == raw::NVML_GPU_FABRIC_STATE_COMPLETED;
-    let member = info.clusterUuid.iter().any(|byte| *byte != 0);
-    (completed && member).then(|| format!("{}.{}", uuid_text(info.clusterUuid), info.cliqueId))
+    Some(info)
 }
 
 fn uuid_text(bytes: [u8; 16]) -> String {
@@ -222,6 +254,25 @@ mod tests {
     fn a_uuid_is_written_as_usual() {
         let bytes = std::array::from_fn(|position| u8::try_from(position).unwrap());
         assert_eq!(uuid_text(bytes), "00010203-0405-0607-0809-0a0b0c0d0e0f");
+    }
+
+    #[test]
+    fn a_fabric_is_good_only_once_it_is_completed_without_an_error() {
+        let (success, error) = (
+            raw::nvmlReturn_enum_NVML_SUCCESS,
+            raw::nvmlReturn_enum_NVML_ERROR_UNKNOWN,
+        );
+        for (state, status, expected) in [
+            (0, success, FabricState::None),
+            (1, success, FabricState::None),
+            // Before it is done the status says nothing.
+            (2, error, FabricState::Unfinished),
+            (3, success, FabricState::Completed),
+            (3, error, FabricState::Failed),
+            (4, success, FabricState::Unfinished),
+        ] {
+            assert_eq!(fabric_state(state, status), expected, "{state}, {status}");
+        }
     }
 
     #[test]

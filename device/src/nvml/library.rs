@@ -5,7 +5,9 @@
 //! Whoever has NVML open has device files of the driver open: the kernel's module cannot be unloaded, nor a GPU reset. And a
 //! library works with the module of its own version only. So NVML is closed when a call says that the driver is gone or of
 //! another version (`LIB_RM_VERSION_MISMATCH`, `DRIVER_NOT_LOADED`), when the kernel says so ([`Library::compare_with_kernel`]),
-//! and for as long as somebody wants it closed ([`Library::hold_closed`]). The next question opens what is there by then.
+//! and for as long as somebody wants it closed ([`Library::hold_closed`]). The next question opens what is there by then. Where it is closed
+//! for a moment only, as after a change of a GPU's mode, questions about the other GPUs wait for that moment
+//! ([`Library::wait_while_briefly_closed`]): they would fail without a fault of theirs.
 //!
 //! # Which file
 //!
@@ -28,7 +30,7 @@ use std::{
     mem,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -48,6 +50,8 @@ pub(super) struct Library {
     source: LibrarySource,
     proc: PathBuf,
     state: Mutex<State>,
+    /// Told when it may be opened again.
+    let_open: Condvar,
     /// Sessions that are not closed yet, the stuck ones included.
     sessions: Arc<AtomicUsize>,
 }
@@ -59,6 +63,10 @@ struct State {
     retired: Vec<Arc<Session>>,
     /// How many want it closed.
     held_closed: usize,
+    /// How many of them for a moment.
+    held_briefly: usize,
+    /// How often it was closed for a moment.
+    brief_closings: u64,
     /// Why it is closed.
     cause: String,
     /// When it may be opened again.
@@ -117,11 +125,14 @@ impl Library {
                 open: None,
                 retired: Vec::new(),
                 held_closed: 0,
+                held_briefly: 0,
+                brief_closings: 0,
                 cause: "it was not opened yet".to_owned(),
                 open_at: None,
                 pause: PAUSE.0,
                 openings: 0,
             }),
+            let_open: Condvar::new(),
             sessions: Arc::default(),
         }
     }
@@ -239,18 +250,41 @@ impl Library {
         state.open_at = None;
     }
 
-    /// From now on no question opens it or finds it open. What is under way goes on.
-    pub(super) fn hold_closed(&self, cause: &str) {
+    /// From now on no question opens it or finds it open. What is under way goes on. `briefly`: questions wait for it meanwhile.
+    pub(super) fn hold_closed(&self, cause: &str, briefly: bool) {
         let mut state = self.state();
         state.held_closed += 1;
+        if briefly {
+            state.held_briefly += 1;
+            state.brief_closings += 1;
+        }
         state.close(cause.to_owned());
     }
 
     /// One less wants it closed.
-    pub(super) fn let_open(&self) {
+    pub(super) fn let_open(&self, briefly: bool) {
         let mut state = self.state();
         state.held_closed = state.held_closed.saturating_sub(1);
+        if briefly {
+            state.held_briefly = state.held_briefly.saturating_sub(1);
+        }
         state.open_at = None;
+        drop(state);
+        self.let_open.notify_all();
+    }
+
+    /// Waits, at most that long, while it is closed for a moment. Not to be called in a call: whoever closes it waits for those.
+    pub(super) fn wait_while_briefly_closed(&self, longest: Duration) {
+        let is_closed = |state: &mut State| state.held_briefly > 0;
+        let waited = self
+            .let_open
+            .wait_timeout_while(self.state(), longest, is_closed);
+        drop(waited);
+    }
+
+    /// How often it was closed for a moment so far.
+    pub(super) fn brief_closings(&self) -> u64 {
+        self.state().brief_closings
     }
 
     /// Closes what no question finds any more, as far as no call is in it. To be called where it may hang.

@@ -81,7 +81,8 @@ pub enum BackendError {
     /// The GPU is not there (any more), or fell off the bus: nothing runs on it.
     #[error("GPU {0} is gone")]
     Gone(String),
-    /// Something that is to be changed is in use: by a process, or by what a change would take with it.
+    /// Something that is to be changed is in use: by a process, or by what a change would take with it. Or it is being changed, which takes
+    /// longer than a question is waited for.
     #[error("NVML: {0}")]
     InUse(String),
     /// Any other refusal.
@@ -93,6 +94,7 @@ impl From<NoAnswer> for BackendError {
     fn from(none: NoAnswer) -> Self {
         match none {
             NoAnswer::Late => Self::Unresponsive,
+            NoAnswer::Busy => Self::InUse("the GPU is being changed at the moment".to_owned()),
             NoAnswer::Broken => Self::Failed("the call broke off".to_owned()),
             NoAnswer::NoThread(error) => Self::Failed(format!("no thread to ask it: {error}")),
         }
@@ -153,11 +155,12 @@ pub struct Backend {
 #[must_use = "NVML is opened again when this is dropped"]
 pub struct Released {
     library: Arc<Library>,
+    briefly: bool,
 }
 
 impl Drop for Released {
     fn drop(&mut self) {
-        self.library.let_open();
+        self.library.let_open(self.briefly);
     }
 }
 
@@ -203,7 +206,10 @@ impl Backend {
                 Err(error @ BackendError::Unavailable(_)) => return Err(error),
                 Err(error) => match known.and_then(|uuid| self.said().get(&uuid).cloned()) {
                     Some(facts) => {
-                        found.insert(facts.uuid.clone(), (facts, Some(error)));
+                        // One that is being changed is not silent: it is asked again by the next look.
+                        let is_changed = matches!(error, BackendError::InUse(_));
+                        let silent = (!is_changed).then_some(error);
+                        found.insert(facts.uuid.clone(), (facts, silent));
                     }
                     None => unidentified.push(error),
                 },
@@ -242,9 +248,15 @@ impl Backend {
     /// dropped; `cause` is what questions are told meanwhile. An error says that a call is stuck in it, or did not end in time: then
     /// it is not closed, and not kept from being opened again either.
     pub fn release(&self, cause: &str) -> Result<Released, BackendError> {
-        self.library.hold_closed(cause);
+        self.close(cause, false)
+    }
+
+    /// The same; `briefly`: for a moment, for which other questions wait.
+    fn close(&self, cause: &str, briefly: bool) -> Result<Released, BackendError> {
+        self.library.hold_closed(cause, briefly);
         let released = Released {
             library: Arc::clone(&self.library),
+            briefly,
         };
         self.calls.settle();
         let library = Arc::clone(&self.library);
@@ -277,6 +289,7 @@ impl Backend {
         limit: Duration,
         question: impl FnOnce(&Session) -> Result<Answer, BackendError> + Send + 'static,
     ) -> Result<Answer, BackendError> {
+        self.library.wait_while_briefly_closed(limit);
         if !self.library.is_open()? {
             let library = Arc::clone(&self.library);
             self.calls.run(Lane::Library, move || library.open())??;

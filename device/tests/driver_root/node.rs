@@ -123,32 +123,22 @@ impl Node {
 
     /// What a claim of one GPU is given.
     pub(crate) fn claim(&self) -> Result<Spec, Failure> {
-        self.claim_of(&[ClaimedGpu {
-            device: "gpu-3".to_owned(),
-            uuid: "GPU-6a1e35f4-0000-0000-0000-000000000003".to_owned(),
-            minor: 3,
-            slice: None,
-        }])
+        self.claim_of(&[whole(3)])
     }
 
     /// What a claim of slices of that GPU is given, each a GPU instance and a compute instance of it.
     pub(crate) fn claim_of_slices(&self, slices: &[(u32, u32)]) -> Result<Spec, Failure> {
-        let gpu = |(gpu_instance, compute_instance): &(u32, u32)| ClaimedGpu {
-            device: format!("gpu-3-mig-{gpu_instance}-{compute_instance}"),
-            uuid: format!("MIG-{gpu_instance}-{compute_instance}"),
-            minor: 3,
-            slice: Some(MigSlice {
-                gpu_instance: *gpu_instance,
-                compute_instance: *compute_instance,
-            }),
-        };
-        self.claim_of(&slices.iter().map(gpu).collect::<Vec<_>>())
+        self.claim_of(&slices.iter().copied().map(slice).collect::<Vec<_>>())
     }
 
-    fn claim_of(&self, gpus: &[ClaimedGpu]) -> Result<Spec, Failure> {
+    /// What a claim of all of these is given.
+    pub(crate) fn claim_of(&self, gpus: &[ClaimedGpu]) -> Result<Spec, Failure> {
         let directory = self.directory();
         let uid = "0d9a1f4e-1111-2222-3333-444455556666";
-        directory.write(uid, gpus, BTreeMap::new())?;
+        // As the driver keeps its record.
+        let record = r#"{"schema":1,"claim":{"uid":"0d9a1f4e-1111-2222-3333-444455556666"}}"#;
+        let annotations = BTreeMap::from([("muster.dev/record".to_owned(), record.to_owned())]);
+        directory.write(uid, gpus, annotations)?;
         Ok(directory.list().unwrap().remove(uid).flatten().unwrap())
     }
 
@@ -183,6 +173,29 @@ impl Node {
             .look(directory.proc())
             .unwrap()
             .1
+    }
+}
+
+/// A GPU that a claim has whole, by its minor number.
+pub(crate) fn whole(minor: u32) -> ClaimedGpu {
+    ClaimedGpu {
+        device: format!("gpu-{minor}"),
+        uuid: format!("GPU-6a1e35f4-0000-0000-0000-{minor:012}"),
+        minor,
+        slice: None,
+    }
+}
+
+/// A slice of the GPU with minor number 3: a GPU instance and a compute instance of it.
+pub(crate) fn slice((gpu_instance, compute_instance): (u32, u32)) -> ClaimedGpu {
+    ClaimedGpu {
+        device: format!("gpu-3-mig-{gpu_instance}-{compute_instance}"),
+        uuid: format!("MIG-{gpu_instance}-{compute_instance}"),
+        minor: 3,
+        slice: Some(MigSlice {
+            gpu_instance,
+            compute_instance,
+        }),
     }
 }
 

@@ -9,13 +9,18 @@ fn access(minor: u32) -> String {
     format!("DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
 }
 
-/// A node with two slices: one with all of its GPU instance, one with a part.
+/// A node with two slices.
 fn node() -> Node {
     let node = Node::with_libraries("usr/lib64");
+    cut(&node);
+    node
+}
+
+/// Gives the GPU with minor number 3 two slices: one with all of its GPU instance, one with a part.
+pub(crate) fn cut(node: &Node) {
     for (instance, minor) in [("gi1", 12), ("gi1/ci0", 13), ("gi9", 84), ("gi9/ci2", 87)] {
         node.capability(instance, &access(minor));
     }
-    node
 }
 
 #[test]

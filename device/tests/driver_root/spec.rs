@@ -1,4 +1,7 @@
 //! Whole specs, as they are written. A change of a golden file is a change of what containers get.
+//!
+//! Two libraries that runtimes read specs with read these files, too: in Go (`tests/controlplane/processruntime`) and in Rust
+//! (`tests/cdi-validation`).
 
 use std::{fs, os::unix::net::UnixListener, path::Path};
 
@@ -6,7 +9,8 @@ use muster_device::cdi::{Hooks, Spec};
 
 use crate::{
     elf::Kind,
-    node::{Node, ON_HOST, VERSION, values},
+    node::{Node, ON_HOST, VERSION, slice, values, whole},
+    slices::cut,
 };
 
 /// A driver as an installer leaves it, with all that there may be.
@@ -73,6 +77,21 @@ fn compare(name: &str, spec: &Spec) {
 #[test]
 fn a_container_gets_all_of_the_driver_that_it_needs() {
     compare("claim-own-hooks.json", &full().claim().unwrap());
+}
+
+#[test]
+fn a_claim_has_a_device_for_each_gpu_and_each_slice_and_one_for_both_where_an_administrator_looks()
+{
+    let node = full();
+    cut(&node);
+    for (name, gpus) in [
+        ("claim-several.json", vec![whole(0), whole(3), whole(7)]),
+        ("claim-slices.json", vec![slice((1, 0)), slice((9, 2))]),
+        // With administrative access a claim may have a GPU and what it is cut into.
+        ("claim-admin.json", vec![whole(3), slice((1, 0))]),
+    ] {
+        compare(name, &node.claim_of(&gpus).unwrap());
+    }
 }
 
 #[test]

@@ -7,8 +7,11 @@ mod destroying;
 mod finding;
 mod hanging;
 mod hidden_links;
+#[path = "../gpu/look.rs"]
+mod look;
 mod machine;
 mod making;
 mod mode;
 mod profiles;
+mod recorded;
 mod users;

@@ -1,6 +1,6 @@
 //! Slices made: whole, or not at all.
 
-use std::time::Duration;
+use std::{thread, time::Duration};
 
 use muster_device::{Backend, BackendError, Gpu, MigInstance, MigProfile, Placement};
 use nvidia_ml_mock::{Failure, GpuInstance, mig_uuid};
@@ -297,6 +297,25 @@ fn a_slice_that_nobody_waits_for_any_more_is_undone_and_other_gpus_go_on() {
         assert_eq!(on_card(&machine, &gpu), [], "{function}");
         make(&backend, &gpu, "1g.10gb", 0).unwrap();
     }
+}
+
+#[test]
+fn a_gpu_that_is_being_changed_for_longer_than_a_question_may_take_is_not_silent() {
+    let (machine, _, gpu) = h100();
+    let backend = machine.backend_within(Duration::from_secs(3));
+    let before = gpus(&backend);
+    machine.hang(&[("nvmlDeviceCreateGpuInstanceWithPlacement", &gpu.uuid)]);
+    thread::scope(|scope| {
+        let making = scope.spawn(|| make(&backend, &gpu, "1g.10gb", 0));
+        eventually("it is being made", || {
+            let asked = backend.mig_instances(&gpu.uuid);
+            matches!(asked, Err(BackendError::InUse(_)))
+        });
+        let listed = gpus(&backend);
+        machine.hang(&[]);
+        assert_eq!(listed, before);
+        making.join().unwrap().unwrap();
+    });
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! GPUs put into MIG mode, and out of it.
 
+use std::thread;
+
 use muster_device::{BackendError, MigModeAfter};
 
 use crate::{
@@ -25,6 +27,29 @@ fn a_mode_is_changed_and_what_it_was_already_is_fine() {
     }
     // Opened anew after a change, and only then.
     assert_eq!(backend.status().openings, 3);
+}
+
+/// NVML is closed after each change, for a moment.
+#[test]
+fn a_change_of_one_gpus_mode_fails_nothing_that_is_done_on_another() {
+    const CHANGES: u32 = 40;
+    let (_machine, backend, cut) = h100();
+    let switched = gpus(&backend).swap_remove(1);
+    thread::scope(|scope| {
+        let switching = scope.spawn(|| {
+            for change in 0..CHANGES {
+                let on = change % 2 == 0;
+                let after = backend.set_mig_mode(&switched.uuid, on);
+                assert_eq!(after, Ok(mode(on, on)));
+            }
+        });
+        while !switching.is_finished() {
+            let made = make(&backend, &cut, "1g.10gb", 0).unwrap();
+            let destroyed = backend.destroy_slice(&cut.uuid, made.gpu_instance, made.placement);
+            assert_eq!(destroyed, Ok(()));
+        }
+        switching.join().unwrap();
+    });
 }
 
 #[test]
@@ -102,7 +127,8 @@ fn what_counts_is_the_mode_and_not_the_answer() {
 
 #[test]
 fn a_gpu_without_the_mode_says_so() {
-    let backend = Machine::of("t4-2").backend();
+    let machine = Machine::of("t4-2");
+    let backend = machine.backend();
     let gpu = gpus(&backend).swap_remove(0);
     let refused = backend
         .set_mig_mode(&gpu.uuid, true)

@@ -101,7 +101,8 @@ fn a_library_that_tells_no_names_has_them_made_as_nvidia_does() {
 
 #[test]
 fn a_gpu_that_cannot_be_cut_and_one_without_memory_of_its_own_say_so() {
-    let backend = Machine::of("t4-2").backend();
+    let machine = Machine::of("t4-2");
+    let backend = machine.backend();
     for gpu in gpus(&backend) {
         assert_eq!(gpu.mig, None);
         assert!(gpu.memory_bytes.is_some());

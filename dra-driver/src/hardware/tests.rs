@@ -11,7 +11,7 @@ use crate::prepare::{ClaimRef, RecordState, Write};
 /// `nvmlReturn_t` for what nobody knows.
 const UNKNOWN: u32 = 999;
 
-/// An H100 in MIG mode, through the mock library, and a checkpoint.
+/// A GPU in MIG mode, through the mock library, and a checkpoint.
 struct Fixture {
     _directory: tempfile::TempDir,
     card: StateFile,
@@ -21,12 +21,16 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    fixture_of("h100-nvswitch-8")
+}
+
+fn fixture_of(board: &str) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let library = directory.path().join("libnvidia-ml.so.1");
     fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
     let card = StateFile::at(directory.path().join(STATE_FILE));
     let state = State {
-        board: "h100-nvswitch-8".to_owned(),
+        board: board.to_owned(),
         ..State::default()
     };
     card.write(&state).unwrap();
@@ -155,6 +159,59 @@ fn what_lies_in_the_way_is_told_with_its_place_and_stays() {
     f.remove(&f.order("2g.20gb", 2), Some("MIG-of-somebody-else"))
         .unwrap();
     assert_eq!(f.starts(), [2]);
+}
+
+#[test]
+fn a_gpu_whose_mig_mode_somebody_switched_on_is_not_given_whole() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let whole = [f.gpu.uuid.clone()];
+    let use_whole = || f.hardware.make(&f.store, &fence(), &[], &whole);
+    let failure = use_whole().unwrap_err();
+    assert!(failure.message.contains("is in MIG mode"), "{failure}");
+    let out_of_mig_mode = |state: &mut State| {
+        let card = state.card(&f.gpu.uuid);
+        card.mig_current = false;
+        card.mig_pending = false;
+    };
+    f.card.change(out_of_mig_mode).unwrap();
+    let minors = BTreeMap::from([(f.gpu.uuid.clone(), f.gpu.minor)]);
+    assert_eq!(use_whole().unwrap().minors, minors);
+}
+
+#[test]
+fn a_slice_is_on_the_minor_number_that_its_gpu_has_now_whoever_had_it_numbered_anew() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let before = f.make(&[f.order("1g.10gb", 0)]).unwrap();
+    assert_eq!(before.minors[&f.gpu.uuid], f.gpu.minor);
+    // As the change of the mode for another claim may have left it, before the GPUs were listed again.
+    let renumbered = |state: &mut State| state.card(&f.gpu.uuid).minor = Some(42);
+    f.card.change(renumbered).unwrap();
+    for start in [0, 1] {
+        let made = f.make(&[f.order("1g.10gb", start)]).unwrap();
+        assert_eq!(made.minors[&f.gpu.uuid], 42, "{start}");
+    }
+}
+
+#[test]
+fn a_mode_that_changes_with_a_reset_only_is_not_left_pending() {
+    let f = fixture_of("a100-80gb-nvswitch-8");
+    f.record(RecordState::Preparing);
+    let cannot_be_reset = |state: &mut State| {
+        state.cannot_reset = true;
+        let card = state.card(&f.gpu.uuid);
+        card.mig_current = false;
+        card.mig_pending = false;
+    };
+    f.card.change(cannot_be_reset).unwrap();
+    let (_, switchable) = watch::channel(BTreeSet::from([f.gpu.uuid.clone()]));
+    let hardware = f.hardware.clone().with_switchable(switchable);
+    let made = hardware.make(&f.store, &fence(), &[f.order("1g.10gb", 0)], &[]);
+    let failure = made.unwrap_err();
+    assert!(failure.message.contains("it stays as it was"), "{failure}");
+    let mode = f.hardware.backend.mig_mode(&f.gpu.uuid).unwrap().unwrap();
+    assert!(!mode.current && !mode.pending, "{mode:?}");
 }
 
 #[test]

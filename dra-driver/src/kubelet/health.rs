@@ -47,7 +47,7 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
     let gpus = report.known.iter().flat_map(|known| &known.gpus);
     gpus.flat_map(|known| {
         let uuid = &known.gpu.uuid;
-        let (status, message) = match &report.failure {
+        let (of_gpu, message) = match &report.failure {
             Some(failure) => (v1::HealthStatus::Unknown, failure.clone()),
             None if known.gone => (
                 v1::HealthStatus::Unhealthy,
@@ -61,13 +61,25 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
         };
         // What is true of a GPU is true of its slices, which there are in MIG mode only.
         let is_cut = known.is_in_mig_mode();
+        // What is missing to a whole one its slices do without.
+        let lacks_fabric = of_gpu == v1::HealthStatus::Healthy && known.lacks_fabric();
         let parts = known.parts();
         parts
             .filter(move |part| part.slice.is_none() || is_cut)
-            .map(move |part| DeviceHealth {
-                device: part.name,
-                status,
-                message: message.clone(),
+            .map(move |part| {
+                let (status, message) = if lacks_fabric {
+                    (
+                        v1::HealthStatus::Unhealthy,
+                        format!("the fabric manager has not set up GPU {uuid}: look at nvidia-fabricmanager"),
+                    )
+                } else {
+                    (of_gpu, message.clone())
+                };
+                DeviceHealth {
+                    device: part.name,
+                    status,
+                    message,
+                }
             })
     })
     .collect()
@@ -135,7 +147,7 @@ serve!(v1alpha1);
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{BackendError, Listed, ListedGpu};
+    use muster_device::{BackendError, FabricState, Listed, ListedGpu};
 
     use super::{
         v1::HealthStatus::{Healthy, Unhealthy, Unknown},
@@ -176,5 +188,18 @@ mod tests {
         let unhealthy = unhealthy.filter(|health| health.status == Unhealthy);
         assert_eq!(unhealthy.count(), 14);
         assert_eq!(statuses(Some("closed")), [Unknown, Unknown]);
+        // While the fabric manager is not done with a GPU nothing starts on it, and in MIG mode nobody needs it.
+        let mut alone = known.clone();
+        alone.gpus[0].gpu.fabric = FabricState::Unfinished;
+        let mut in_mig_mode = alone.clone();
+        in_mig_mode.gpus[0].gpu.mig = Some(fixtures::a30(true));
+        for (known, expected) in [(alone, Unhealthy), (in_mig_mode, Healthy)] {
+            let report = NvmlReport {
+                known: Some(known),
+                failure: None,
+            };
+            let first = healths(&report).into_iter().next().unwrap();
+            assert_eq!(first.status, expected, "{}", first.message);
+        }
     }
 }

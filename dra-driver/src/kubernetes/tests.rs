@@ -162,7 +162,12 @@ async fn claims_of_this_node_that_are_reserved_are_listed_whoever_they_are_reser
     let group = json!([
         {"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "g-1"},
     ]);
+    // The API server takes it, nested as deep as it is, from anybody.
+    let mut nested = claim("nested", "node-0", pod.clone());
+    let parameters = json!({"driver": "example.com", "parameters": {"a": "DEEP"}});
+    nested["spec"] = json!({"devices": {"config": [{"opaque": parameters}]}});
     let items = [
+        nested,
         claim("of-a-pod", "node-0", pod.clone()),
         claim("of-a-group", "node-0", group),
         claim("of-nobody", "node-0", json!([])),
@@ -171,10 +176,12 @@ async fn claims_of_this_node_that_are_reserved_are_listed_whoever_they_are_reser
     let list = json!({
         "kind": "ResourceClaimList", "apiVersion": "resource.k8s.io/v1", "metadata": {}, "items": items,
     });
-    let kubernetes = kubernetes([(200, list.to_string())]).await;
+    let deep = "[".repeat(5_000) + &"]".repeat(5_000);
+    let list = list.to_string().replace("\"DEEP\"", &deep);
+    let kubernetes = kubernetes([(200, list)]).await;
     let claims = kubernetes.claims_here().await.unwrap().into_iter();
     let names: Vec<String> = claims.map(|claim| claim.reference.name).collect();
-    assert_eq!(names, ["of-a-pod", "of-a-group"]);
+    assert_eq!(names, ["nested", "of-a-pod", "of-a-group"]);
 }
 
 #[tokio::test]

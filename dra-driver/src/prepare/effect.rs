@@ -47,6 +47,8 @@ pub struct DeviceFacts {
     pub minor: u32,
     /// It did not answer when it was last asked what it is: all this is from before, its minor number as well.
     pub silent: bool,
+    /// It is a whole GPU that the fabric manager has not set up (yet): nothing starts on it.
+    pub lacks_fabric: bool,
     /// Which slice of its GPU it is; `None` for a whole GPU.
     pub slice: Option<SliceFacts>,
 }

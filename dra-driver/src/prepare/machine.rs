@@ -74,6 +74,8 @@ pub struct Machine {
     /// Removals of slices under way.
     pub(super) removals: BTreeMap<RemovalId, Removal>,
     pub(super) next_removal: u64,
+    /// UUIDs of the GPUs that each of them changes.
+    pub(super) removing: BTreeMap<RemovalId, BTreeSet<String>>,
     now: Milliseconds,
     pub(super) reading: bool,
     pub(super) read_at: Option<Milliseconds>,
@@ -103,6 +105,8 @@ pub(super) struct Call {
     pub(super) permitted: bool,
     /// The slices that it asked for.
     pub(super) orders: Vec<SliceOrder>,
+    /// UUIDs of the GPUs that are changed for it while it is [`Stage::Making`].
+    pub(super) changing: BTreeSet<String>,
     /// What it had made is removed again.
     pub(super) slices_gone: bool,
 }
@@ -146,6 +150,7 @@ impl Machine {
             next_ticket: 0,
             removals: BTreeMap::new(),
             next_removal: 0,
+            removing: BTreeMap::new(),
             now: Milliseconds::default(),
             reading: false,
             read_at: None,
@@ -158,10 +163,12 @@ impl Machine {
 
     /// When a [`Input::Tick`] is due at the latest; `None` while nothing waits for time.
     pub fn wake_at(&self) -> Option<Milliseconds> {
+        let changing = self.changing();
         self.calls
             .values()
             .filter_map(|call| match call.stage {
                 Stage::Waiting { until } => Some(until),
+                Stage::Record if self.is_put_off(call, &changing) => Some(call.give_up_at),
                 _ => None,
             })
             .chain(self.retry_at)
@@ -239,6 +246,7 @@ impl Machine {
                 looks_at_record: false,
                 permitted: false,
                 orders: Vec::new(),
+                changing: BTreeSet::new(),
                 slices_gone: false,
             },
         );

@@ -1,4 +1,9 @@
 //! Who gets the lock next. One turn at a time: lock, decide, commit, follow.
+//!
+//! What a turn asks NVML about a GPU is answered only after what is under way on that GPU: a slice that is being made takes a second, and
+//! one that hangs until the limit. Asked under the lock, that would hold up all other claims of the node. So a Prepare that would ask about a
+//! GPU which this instance is changing is put off until the change has ended, in its place among the others of that GPU; at its own end it
+//! takes its turn all the same, and is answered. An Unprepare is not put off: it is never behind a Prepare.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,7 +11,7 @@ use super::{
     claim::ClaimRef,
     disk::Record,
     effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
-    machine::{Machine, Stage},
+    machine::{Call, Machine, Stage},
     orphan::Orphan,
     slices::Removal,
     task::{After, Task},
@@ -107,19 +112,53 @@ impl Machine {
         if let Some(claim) = queue.unfinished.pop_front() {
             return Some(Task::Finish(claim));
         }
-        while let Some(call) = self.queue.prepares.pop_front() {
-            // A call may have been queued twice, or have gone to wait again.
-            let ready = self.calls.get(&call).is_some_and(|waiting| {
+        let mut prepares = std::mem::take(&mut self.queue.prepares);
+        // A call may have been queued twice, or have gone to wait again.
+        prepares.retain(|call| {
+            self.calls.get(call).is_some_and(|waiting| {
                 !matches!(
                     waiting.stage,
                     Stage::Waiting { .. } | Stage::Reading | Stage::Making | Stage::Removing
                 )
-            });
-            if ready {
-                return Some(Task::Prepare(call));
-            }
+            })
+        });
+        let next = {
+            let changing = self.changing();
+            prepares.iter().position(|call| {
+                let call = self.calls.get(call);
+                call.is_none_or(|call| !self.is_put_off(call, &changing))
+            })
+        };
+        let next = next.and_then(|position| prepares.remove(position));
+        self.queue.prepares = prepares;
+        next.map(Task::Prepare)
+    }
+
+    /// UUIDs of the GPUs that this instance is making slices on, or removing them from.
+    pub(super) fn changing(&self) -> BTreeSet<&str> {
+        let making = self.calls.values();
+        let making = making.filter(|call| matches!(call.stage, Stage::Making));
+        let made = making.flat_map(|call| &call.changing);
+        let removed = self.removing.values().flatten();
+        made.chain(removed).map(String::as_str).collect()
+    }
+
+    /// Whether the turn of this call would ask about one of these GPUs, and may still wait.
+    pub(super) fn is_put_off(&self, call: &Call, changing: &BTreeSet<&str>) -> bool {
+        if changing.is_empty()
+            || !matches!(call.stage, Stage::Record)
+            || self.now() >= call.give_up_at
+        {
+            return false;
         }
-        None
+        let Some((claim, inventory)) = call.found.as_ref().zip(self.inventory.as_ref()) else {
+            return false;
+        };
+        let mut allocated = claim.devices.iter().flatten();
+        allocated.any(|device| {
+            let facts = inventory.get(&device.device);
+            facts.is_some_and(|facts| changing.contains(facts.unit.gpu.as_str()))
+        })
     }
 
     /// Puts a task back, before all others of its kind.

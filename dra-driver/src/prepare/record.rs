@@ -329,6 +329,17 @@ impl Machine {
                     ),
                 });
             }
+            if facts.lacks_fabric && !allocated.admin_access {
+                return Err(Refusal {
+                    reason: Some(Reason::DriverIncomplete),
+                    is_overlap: false,
+                    message: format!(
+                        "claim {}: the fabric manager has not set up GPU {}, and CUDA does not start on it before (error 802): look at \
+                         nvidia-fabricmanager on the node",
+                        claim.reference, facts.unit
+                    ),
+                });
+            }
             devices.push(RecordedDevice {
                 request: allocated.request.clone(),
                 pool: allocated.pool.clone(),

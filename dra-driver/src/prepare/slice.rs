@@ -93,7 +93,7 @@ pub struct MadeSlice {
 pub struct Made {
     /// The slices, in the order in which they were asked for.
     pub slices: Vec<MadeSlice>,
-    /// Minor numbers of the GPUs whose MIG mode may have been switched, by UUID: those from before may be another's.
+    /// Minor numbers of the GPUs, by UUID, as they are now: those from before a change of the MIG mode may be another's.
     pub minors: BTreeMap<String, u32>,
 }
 

@@ -14,7 +14,7 @@ use super::{
     },
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
-    slice::{Foreign, Lying, Made, MadeSlice, PlacedSlice, SliceMode, SliceOrder, lying},
+    slice::{Foreign, Lying, Made, MadeSlice, PlacedSlice, SliceOrder, lying},
     task::{After, Decision, disk_failed, plain},
 };
 
@@ -130,20 +130,16 @@ impl Machine {
         Ok(orders)
     }
 
-    /// GPUs of a record that could be cut into slices, and are used whole.
+    /// GPUs of a record that can be cut into slices, by a claim or by an administrator, and are used whole.
     pub(super) fn wholes(&self, record: &Record) -> Vec<String> {
-        let is_cut_for_claims = |gpu: &String| {
-            let inventory = self.inventory.iter().flatten();
-            let mut slices = inventory.filter_map(|(_, facts)| {
-                let slice = facts.slice.as_ref()?;
-                (facts.unit.gpu == *gpu).then_some(slice.mode)
-            });
-            slices.any(|mode| mode == SliceMode::Dynamic)
+        let can_be_cut = |gpu: &String| {
+            let mut inventory = self.inventory.iter().flatten();
+            inventory.any(|(_, facts)| facts.slice.is_some() && facts.unit.gpu == *gpu)
         };
         let devices = record.devices.iter();
         let wholes = devices.filter(|device| device.slice.is_none() && !device.admin_access);
         let gpus: BTreeSet<&String> = wholes.map(|device| &device.unit.gpu).collect();
-        let gpus = gpus.into_iter().filter(|gpu| is_cut_for_claims(gpu));
+        let gpus = gpus.into_iter().filter(|gpu| can_be_cut(gpu));
         gpus.cloned().collect()
     }
 
@@ -160,6 +156,8 @@ impl Machine {
             return;
         };
         call.stage = Stage::Making;
+        let cut = orders.iter().map(|order| order.gpu.clone());
+        call.changing = cut.chain(wholes.iter().cloned()).collect();
         call.orders.clone_from(&orders);
         call.slices_gone = false;
         effects.push(Effect::MakeSlices {
@@ -197,6 +195,7 @@ impl Machine {
     ) {
         let id = RemovalId(self.next_removal);
         self.next_removal += 1;
+        let gpus = slices.iter().map(|slice| slice.gpu.clone()).collect();
         let call = match &removal.then {
             Then::Undo(..) => removal.call.clone(),
             Then::Gone(_) | Then::Earlier(_) => None,
@@ -209,6 +208,7 @@ impl Machine {
             },
             slices,
         });
+        self.removing.insert(id, gpus);
         self.removals.insert(id, removal);
     }
 
@@ -218,6 +218,7 @@ impl Machine {
         result: Result<(), SliceFailure>,
         effects: &mut Vec<Effect>,
     ) {
+        self.removing.remove(&id);
         let Some(removal) = self.removals.remove(&id) else {
             return;
         };

@@ -1,7 +1,8 @@
 //! What a GPU can be cut into, as its ResourceSlice may show it: which slices, in which order, and what they share.
 //!
 //! **Order.** kube-scheduler takes the first device that fits. So small slices stand before large ones, and of one profile the placement
-//! first that keeps most larger slices possible, given those before it. That is worked out from the placements that NVML tells.
+//! first that strands no memory and keeps most larger slices possible, given those before it. That is worked out from the placements that NVML
+//! tells.
 //!
 //! **Counters.** Each memory slice is a counter of its own, so slices that overlap exclude each other. Compute slices and engines
 //! are counted as well, and the instances of a profile where nothing else keeps them within what NVML allows.
@@ -19,6 +20,8 @@ use muster_device::{Gpu, MigFacts, MigProfile, Placement};
 
 /// Most counters of a set, and most of one set that a device draws from.
 pub const MAX_COUNTERS: usize = 32;
+/// Most memory slices of a GPU, each of which is a counter.
+const MOST_MEMORY_SLICES: u32 = 32;
 /// Longest name of a device.
 const MAX_NAME_BYTES: usize = 63;
 
@@ -276,29 +279,49 @@ pub fn by_size(mig: &MigFacts) -> Vec<&MigProfile> {
     profiles
 }
 
-/// The placements of a profile, each time the one that keeps most larger slices possible beside those before it; of equals the lowest.
+/// The placements of a profile in the order in which they are to be tried, each given those before it: first where the least memory is
+/// stranded, then where most larger slices stay possible, then the lowest.
+///
+/// A memory slice is stranded if no slice can have it any more. GPUs with seven compute slices and eight memory slices have one that only
+/// slices of two and more reach: the last one. A small slice beside it costs two memory slices, so that place is the last resort.
 pub fn placements_in_order(mig: &MigFacts, profile: &MigProfile) -> Vec<Placement> {
     let extent = |profile: &MigProfile| (profile.memory_slices, profile.compute_slices);
-    let mut open: Vec<Placement> = mig
-        .profiles
-        .iter()
-        .filter(|other| extent(other) > extent(profile))
-        .flat_map(|other| other.placements.iter().copied())
-        .collect();
+    let of = |wanted: &dyn Fn(&MigProfile) -> bool| -> Vec<Placement> {
+        let profiles = mig.profiles.iter().filter(|other| wanted(other));
+        let placements = profiles.flat_map(|other| other.placements.iter().copied());
+        placements.collect()
+    };
+    let mut larger = of(&|other| extent(other) > extent(profile));
+    let mut any = of(&|_| true);
+    // What has more is not offered.
+    let memory = mig.memory_slices().min(MOST_MEMORY_SLICES);
     let mut remaining = profile.placements.clone();
     remaining.sort_unstable();
     let mut ordered = Vec::with_capacity(remaining.len());
     while !remaining.is_empty() {
+        // All placements of a profile are of one size, so where most can be had beside it the least is stranded.
+        let to_be_had = |placement: &Placement| {
+            let slices = (0..memory).map(|start| Placement { start, size: 1 });
+            let reached = slices.filter(|slice| {
+                let mut beside = any.iter().filter(|other| !other.overlaps(*placement));
+                beside.any(|other| other.overlaps(*slice))
+            });
+            reached.count()
+        };
         let kept = |placement: &Placement| {
-            let possible = open.iter().filter(|larger| !larger.overlaps(*placement));
+            let possible = larger.iter().filter(|larger| !larger.overlaps(*placement));
             possible.count()
         };
         // Of equals the first, which `max_by_key` would not give.
         let best = (0..remaining.len())
-            .min_by_key(|&position| std::cmp::Reverse(kept(&remaining[position])))
+            .min_by_key(|&position| {
+                let placement = &remaining[position];
+                std::cmp::Reverse((to_be_had(placement), kept(placement)))
+            })
             .unwrap_or_default();
         let placement = remaining.remove(best);
-        open.retain(|larger| !larger.overlaps(placement));
+        larger.retain(|other| !other.overlaps(placement));
+        any.retain(|other| !other.overlaps(placement));
         ordered.push(placement);
     }
     ordered
@@ -321,25 +344,26 @@ mod tests {
     }
 
     #[test]
-    fn small_slices_come_first_and_each_where_it_keeps_most_larger_ones_possible() {
+    fn small_slices_come_first_and_each_where_it_strands_nothing_and_keeps_most_larger_ones_possible()
+     {
         let mig = h100(true);
         assert_eq!(
             names(&board(&mig, 63)),
             [
-                "1g.10gb@6",
                 "1g.10gb@4",
                 "1g.10gb@5",
                 "1g.10gb@0",
                 "1g.10gb@1",
                 "1g.10gb@2",
                 "1g.10gb@3",
-                "1g.10gb+me@6",
+                "1g.10gb@6",
                 "1g.10gb+me@4",
                 "1g.10gb+me@5",
                 "1g.10gb+me@0",
                 "1g.10gb+me@1",
                 "1g.10gb+me@2",
                 "1g.10gb+me@3",
+                "1g.10gb+me@6",
                 "1g.20gb@6",
                 "1g.20gb@4",
                 "1g.20gb@0",
@@ -422,20 +446,38 @@ mod tests {
     }
 
     #[test]
-    fn one_slice_where_it_stands_first_keeps_as_many_larger_ones_as_any_place_would() {
+    fn one_slice_where_it_stands_first_strands_nothing_and_keeps_as_many_larger_ones_as_any_such_place()
+     {
         for mig in [h100(true), a30(true)] {
             for profile in &mig.profiles {
                 let extent = |it: &MigProfile| (it.memory_slices, it.compute_slices);
-                let larger = mig.profiles.iter();
-                let larger = larger.filter(|other| extent(other) > extent(profile));
-                let places: Vec<Placement> = larger
-                    .flat_map(|it| it.placements.iter().copied())
-                    .collect();
-                let kept = |it: &Placement| places.iter().filter(|one| !one.overlaps(*it)).count();
-                let best = profile.placements.iter().map(kept).max();
-                let first = placements_in_order(&mig, profile);
-                assert_eq!(first.first().map(kept), best, "{}", profile.name);
-                let (mut ours, mut theirs) = (first, profile.placements.clone());
+                let placements = |wanted: &dyn Fn(&MigProfile) -> bool| -> Vec<Placement> {
+                    let profiles = mig.profiles.iter().filter(|other| wanted(other));
+                    profiles
+                        .flat_map(|it| it.placements.iter().copied())
+                        .collect()
+                };
+                let larger = placements(&|other| extent(other) > extent(profile));
+                let any = placements(&|_| true);
+                let kept = |it: &Placement| larger.iter().filter(|one| !one.overlaps(*it)).count();
+                let strands_nothing = |it: &Placement| {
+                    let beside: Vec<&Placement> =
+                        any.iter().filter(|one| !one.overlaps(*it)).collect();
+                    (0..mig.memory_slices()).all(|start| {
+                        let slice = Placement { start, size: 1 };
+                        it.overlaps(slice) || beside.iter().any(|one| one.overlaps(slice))
+                    })
+                };
+                let ordered = placements_in_order(&mig, profile);
+                let first = ordered.first().unwrap();
+                assert!(strands_nothing(first), "{}", profile.name);
+                let sound = profile
+                    .placements
+                    .iter()
+                    .filter(|it| strands_nothing(it))
+                    .map(kept);
+                assert_eq!(Some(kept(first)), sound.max(), "{}", profile.name);
+                let (mut ours, mut theirs) = (ordered, profile.placements.clone());
                 ours.sort_unstable();
                 theirs.sort_unstable();
                 assert_eq!(ours, theirs, "{}", profile.name);

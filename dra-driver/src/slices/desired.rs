@@ -30,6 +30,8 @@ pub const MAX_COUNTER_SETS_PER_SLICE: usize = 8;
 pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Taint key (NoSchedule) on GPUs that do not answer NVML.
 pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
+/// Taint key (NoSchedule) on whole GPUs that the fabric manager has not set up: CUDA does not start on them (error 802).
+pub const TAINT_FABRIC: &str = "gpu.muster.dev/fabric-unfinished";
 /// Taint key (NoSchedule) on what needs hardware that a slice has which no claim of ours accounts for.
 pub const TAINT_FOREIGN_SLICE: &str = "gpu.muster.dev/foreign-slice";
 /// Taint key (NoSchedule) on GPUs that are being brought to their declared layout.
@@ -266,6 +268,12 @@ fn device(
             "fabricClique",
             fabric_clique.map_or_else(own, |clique| string(clique)),
         ),
+        (
+            "rdmaNic",
+            gpu.rdma_nic
+                .as_ref()
+                .map_or_else(own, |nic| string(&nic.name)),
+        ),
         ("driverVersion", version(&semantic(&gpu.driver_version))),
         (
             "cudaComputeCapability",
@@ -365,6 +373,8 @@ fn taints(
         (TAINT_RECONFIGURING, tainted.reconfiguring.contains(uuid)),
         (TAINT_GONE, known.gone),
         (TAINT_UNRESPONSIVE, known.silent),
+        // A slice needs no NVLink.
+        (TAINT_FABRIC, placement.is_none() && known.lacks_fabric()),
     ];
     let stands = stands.into_iter().filter(|(_, stands)| *stands);
     stands.map(|(key, _)| no_schedule(key)).collect()
@@ -419,7 +429,9 @@ fn semantic(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups};
+    use muster_device::{
+        FabricState, Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups, RdmaNic,
+    };
 
     use super::*;
     use crate::{
@@ -443,6 +455,8 @@ mod tests {
                 group: 0,
             },
             fabric_clique: None,
+            fabric: FabricState::None,
+            rdma_nic: None,
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,
@@ -536,6 +550,7 @@ mod tests {
                     "nvlinkQuad": {"string": "gpu-0"},
                     "nvlinkGroup": {"string": "gpu-0"},
                     "fabricClique": {"string": "gpu-3"},
+                    "rdmaNic": {"string": "gpu-3"},
                     "driverVersion": {"version": "580.95.5"},
                     "cudaComputeCapability": {"version": "9.0.0"},
                     "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},
@@ -545,6 +560,44 @@ mod tests {
                 "capacity": {"memory": {"value": "81559Mi"}},
             })
         );
+    }
+
+    #[test]
+    fn a_gpu_is_not_given_whole_before_its_fabric_is_set_up_and_its_slices_are() {
+        for (fabric, is_on, is_tainted) in [
+            (FabricState::None, false, false),
+            (FabricState::Completed, false, false),
+            (FabricState::Unfinished, false, true),
+            (FabricState::Failed, false, true),
+            (FabricState::Unfinished, true, false),
+        ] {
+            let mut known = known_with(2, |_| Some(h100(is_on)));
+            known.gpus[1].gpu.fabric = fabric;
+            let contents = contents(&known, &dynamic(), &Tainted::default());
+            let expected: &[&str] = if is_tainted { &[TAINT_FABRIC] } else { &[] };
+            assert_eq!(taint_keys(&contents, "gpu-1"), expected, "{fabric:?}");
+            assert!(taint_keys(&contents, "gpu-0").is_empty());
+            assert!(taint_keys(&contents, "gpu-1-mig-1g10gb-6").is_empty());
+        }
+    }
+
+    #[test]
+    fn the_nearest_rdma_nic_is_that_of_a_gpu_and_of_its_slices() {
+        let mut known = known_with(1, |_| Some(h100(true)));
+        known.gpus[0].gpu.rdma_nic = Some(RdmaNic {
+            name: "mlx5_3".to_owned(),
+            pci_bus_id: "0000:19:00.0".to_owned(),
+            shared_bridges: 2,
+        });
+        let contents = contents(&known, &dynamic(), &Tainted::default());
+        let devices = contents.iter().flat_map(Content::devices);
+        let nics: BTreeSet<Option<&str>> = devices
+            .map(|device| {
+                let attributes = device.attributes.as_ref()?;
+                attributes.get("rdmaNic")?.string.as_deref()
+            })
+            .collect();
+        assert_eq!(nics, BTreeSet::from([Some("mlx5_3")]));
     }
 
     #[test]
@@ -624,8 +677,8 @@ mod tests {
         for (index, content) in contents[1..].iter().enumerate() {
             let names = names(content);
             assert_eq!(names.len(), 26);
-            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-6"));
-            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-6"));
+            assert_eq!(names[0], format!("gpu-{index}-mig-1g10gb-4"));
+            assert_eq!(names[7], format!("gpu-{index}-mig-1g10gb-me-4"));
             assert_eq!(names[24], format!("gpu-{index}-mig-7g80gb-0"));
             assert_eq!(names[25], format!("gpu-{index}"), "whole last");
         }
@@ -655,6 +708,7 @@ mod tests {
                     "nvlinkQuad": {"string": "gpu-5-mig-3g40gb-4"},
                     "nvlinkGroup": {"string": "gpu-5-mig-3g40gb-4"},
                     "fabricClique": {"string": "gpu-5-mig-3g40gb-4"},
+                    "rdmaNic": {"string": "gpu-5-mig-3g40gb-4"},
                     "driverVersion": {"version": "580.95.5"},
                     "cudaComputeCapability": {"version": "9.0.0"},
                     "resource.kubernetes.io/pciBusID": {"string": "0000:1b:00.0"},

@@ -137,6 +137,25 @@ async fn what_a_claim_explains_or_is_trusted_is_no_bypass_though_another_is() {
 }
 
 #[tokio::test]
+async fn a_trusted_monitor_keeps_a_gpu_from_nobody_and_somebody_else_does() {
+    let mut node = node().await;
+    node.start().await;
+    let monitor = "ffffffff-1111-2222-3333-444455556666";
+    fs::create_dir_all(node.path(&format!("logs/gpu-operator_dcgm_{monitor}"))).unwrap();
+    let gpu = node.gpu("gpu-0").await;
+    node.has_process(3, &cgroup_of(monitor));
+    node.has_process(4, &cgroup_of(SIDE));
+    node.use_gpu(Some((&gpu, 3)));
+    node.api.allocate("a", &["gpu-0"]);
+    assert_eq!(node.prepare("a").await.error, "");
+    node.use_gpus(&[(&gpu, 3), (&gpu, 4)], &[]);
+    let error = node.unprepare("a").await;
+    assert!(error.contains("process 4"), "{error}");
+    node.use_gpu(Some((&gpu, 3)));
+    assert_eq!(node.unprepare("a").await, "");
+}
+
+#[tokio::test]
 async fn a_gpu_that_does_not_say_what_uses_it_costs_only_itself() {
     let node = enforcing().await;
     let (silent, used) = (node.gpu("gpu-0").await, node.gpu("gpu-1").await);

@@ -171,8 +171,7 @@ impl Search<'_> {
         if missing == 0 {
             return self.fill(rest);
         }
-        let candidates = choice.candidates.iter();
-        for device in candidates.skip_while(|device| *device < first) {
+        for device in choice.candidates.iter_from(first) {
             if self.steps_left == 0 {
                 return false;
             }

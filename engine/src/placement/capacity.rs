@@ -160,6 +160,9 @@ impl Capacity {
 /// that are allocated one by one take about 2,000.
 pub(super) const MOST_LOOKS_TO_COUNT: usize = 5_000;
 
+/// Looks at what shares counters with a device that is taken, which cost as much as one look of an allocation.
+const LOOKS_FOR_ONE: u64 = 4;
+
 /// Devices granted to each claim of a unit.
 pub(crate) type Grants = Vec<Vec<usize>>;
 
@@ -261,6 +264,7 @@ impl Rules {
             count += allocation.count;
             simple &= allocation.choice == Choice::Any && allocation.from == first.from;
         }
+        simple &= occupancy.admits_as_alike(&first) || !record.kind.has_counters();
         if simple && let Some((of, _)) = settled(&record.kind, first_claim, &record.tainted) {
             return self.by_count(record, occupancy, shape, (of, count), &first);
         }
@@ -281,7 +285,9 @@ impl Rules {
         }
         match units {
             0 if tally.gave_up => Err(Cause::TooManyWays),
-            0 if !occupancy.admits(&first) => Err(Cause::NotAllocatedYet),
+            0 if !occupancy.admits(&record.kind, std::slice::from_ref(&first)) => {
+                Err(Cause::NotAllocatedYet)
+            }
             0 => Err(Self::in_use(record, occupancy, shape)),
             units => Ok(Capacity {
                 units,
@@ -305,7 +311,7 @@ impl Rules {
         let Some(any) = of.devices.iter().next().filter(|at| self.allows(kind, *at)) else {
             return Err(Cause::OtherFlavor);
         };
-        if !occupancy.admits(pending) {
+        if !occupancy.admits_as_alike(pending) {
             return Err(Cause::NotAllocatedYet);
         }
         let together = of
@@ -490,10 +496,10 @@ impl Rules {
                     record.pending(&claim.shape, allocator)
                 })
                 .collect();
-            if !pending.iter().all(|claim| occupancy.admits(claim)) {
+            if !occupancy.admits(kind, &pending) {
                 return None;
             }
-            occupancy.pending.extend(pending);
+            occupancy.set_waiting(pending);
             let shapes: Vec<&ClaimShape> = asked
                 .iter()
                 .map(|claim| &shape.claims[*claim].shape)
@@ -501,6 +507,8 @@ impl Rules {
             let granted = occupancy.allocate(kind, &shapes, tally)?;
             for (claim, devices) in asked.into_iter().zip(granted) {
                 for device in &devices {
+                    // All that share something with it are looked at.
+                    tally.looks += kind.freed_with(*device) as u64 / LOOKS_FOR_ONE;
                     occupancy.take(kind, *device);
                     if !self.allows(kind, *device) {
                         return None;

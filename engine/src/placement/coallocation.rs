@@ -26,9 +26,19 @@
 //! whole groups, and the same holds for them. With choices besides, what lies inside another device might not agree with it: that is left
 //! out.
 //!
+//! Claims for slices of several sizes ([`suffice_in_any_order`]): each comes to devices of one kind, any of them, and of each kind there are
+//! so many that whatever the others take, and whichever they take, leaves enough. A device that is taken leaves so many fewer of another
+//! kind at most, whatever is free; so the sum of what all take is the most by which any of them can be less when its turn comes. What comes free
+//! meanwhile makes no number less, and once one of them is allocated what there is and what is still to be taken are less by the same at
+//! most. What counts is what was free before anything was set aside for those that wait.
+//!
 //! Other pairs would work in some orders; they go to different nodes.
 
+use std::{collections::BTreeMap, sync::Arc};
+
 use super::{
+    allocator::MAX_DEVICES_PER_CLAIM,
+    counters::Together,
     demand::{ClaimShape, RequestShape},
     device_set::DeviceSet,
     kind::{Candidates, NodeKind},
@@ -57,6 +67,8 @@ pub(crate) struct PendingAllocation {
     reach: Option<DeviceSet>,
     /// The devices to which it comes, if all its requests come to the same.
     pub(crate) from: Option<DeviceSet>,
+    /// How many of these can be allocated at once.
+    together: Option<Arc<Together>>,
     /// Whether it does not matter for its charge which of these it gets.
     pub(crate) uniform: bool,
     /// How many devices it asks for.
@@ -91,7 +103,8 @@ pub(crate) fn settled<'a>(
             Some(_) => return None,
         };
     }
-    found
+    // Of more devices than a claim can have kube-scheduler would come to a later choice, or to none.
+    found.filter(|(_, count)| *count <= MAX_DEVICES_PER_CLAIM)
 }
 
 fn asks(request: &RequestShape) -> bool {
@@ -138,6 +151,7 @@ impl PendingAllocation {
             candidates,
             reach,
             from: settled.map(|(of, _)| of.devices.clone()),
+            together: settled.map(|(of, _)| Arc::clone(&of.together)),
             uniform: settled.is_none_or(|(of, _)| of.uniform),
             count: settled.map_or_else(|| shape.devices(), |(_, count)| count),
             choice,
@@ -182,4 +196,68 @@ pub(crate) fn may_share_a_node(one: &PendingAllocation, other: &PendingAllocatio
             }
             _ => false,
         }
+}
+
+/// Most kinds of devices for which claims wait on a node, in any order: each is compared with each.
+const MOST_KINDS: usize = 8;
+
+/// Most devices that are compared with groups of devices to find out whether there are enough in any order. Sixteen GPUs have some hundred
+/// slices of the smallest size, in sixteen groups.
+const MOST_LOOKS: usize = 8_192;
+
+/// What is asked of devices among which it makes no difference which are taken.
+struct AskedOf<'a> {
+    together: &'a Together,
+    count: usize,
+}
+
+/// Whether all these claims get their devices in whatever order they are allocated, if just these devices were free and so much were left
+/// of counters, and whatever comes free meanwhile. Each is charged the same in every order.
+pub(crate) fn suffice_in_any_order(
+    kind: &NodeKind,
+    (free, left): (&DeviceSet, &[i64]),
+    claims: &[&PendingAllocation],
+) -> bool {
+    let mut asked: BTreeMap<&DeviceSet, AskedOf<'_>> = BTreeMap::new();
+    for (at, claim) in claims.iter().enumerate() {
+        let is_any = claim.uniform && claim.choice == Choice::Any;
+        if is_any && let (Some(from), Some(together)) = (&claim.from, &claim.together) {
+            let together = &**together;
+            let of = asked.entry(from).or_insert(AskedOf { together, count: 0 });
+            of.count = of.count.saturating_add(claim.count);
+        } else {
+            let others = claims.iter().enumerate().filter(|(other, _)| *other != at);
+            let mut others = others.map(|(_, other)| other);
+            if !others.all(|other| claim.is_apart_from(other)) {
+                return false;
+            }
+        }
+    }
+    if asked.len() > MOST_KINDS || looks(&asked) > MOST_LOOKS {
+        return false;
+    }
+    asked.iter().all(|(devices, of)| {
+        let lost_to = |taken| of.together.lost_to(&kind.counters, devices, taken);
+        let mut needed: Option<usize> = Some(0);
+        for (others, taking) in &asked {
+            let most = others
+                .iter()
+                .try_fold(0, |most: usize, taken| Some(most.max(lost_to(taken)?)));
+            let lost = most.and_then(|most| most.checked_mul(taking.count));
+            needed = needed
+                .zip(lost)
+                .and_then(|(sum, lost)| sum.checked_add(lost));
+        }
+        let there = of.together.count(devices, free, left);
+        needed
+            .zip(there)
+            .is_some_and(|(needed, there)| needed <= there)
+    })
+}
+
+/// How many devices are compared with how many groups.
+fn looks(asked: &BTreeMap<&DeviceSet, AskedOf<'_>>) -> usize {
+    let groups = asked.values().map(|of| of.together.groups().len().max(1));
+    let devices = asked.keys().map(|devices| devices.len());
+    groups.sum::<usize>().saturating_mul(devices.sum())
 }

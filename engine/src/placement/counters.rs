@@ -18,6 +18,10 @@ use crate::model::{Consumption, CounterSet};
 /// there is.
 pub(crate) type Left = Vec<i64>;
 
+/// Among how many devices that draw from the same counters it is found out which lie inside others: each is compared with each. There are a
+/// few dozen ways to cut a GPU. Where there are more devices none counts as inside another.
+pub(super) const MOST_COMPARED: usize = 256;
+
 /// What one device draws.
 #[derive(Clone, Debug)]
 struct Draws {
@@ -74,22 +78,29 @@ impl Counters {
 
     /// Finds out which devices draw from the same counters, and which lie inside others.
     fn relate(&mut self, devices: usize) {
-        let mut drawing: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        let mut drawing: BTreeMap<usize, DeviceSet> = BTreeMap::new();
         for (device, draws) in self.draws.iter().enumerate() {
             let amounts = draws.iter().flat_map(|draws| &draws.amounts);
             for (counter, _) in amounts {
-                drawing.entry(*counter).or_default().push(device);
+                let known = drawing.entry(*counter);
+                let all = known.or_insert_with(|| DeviceSet::none(devices));
+                all.insert(device);
             }
         }
         for device in 0..devices {
             let Some(draws) = self.draws.get(device).and_then(Option::as_ref) else {
                 continue;
             };
-            let near = draws.amounts.iter().filter_map(|(it, _)| drawing.get(it));
-            let mut beside = DeviceSet::of(devices, near.flatten().copied());
-            beside.insert(device);
-            let is_inside = |other: &usize| *other == device || self.lies_inside(*other, device);
-            let inside = DeviceSet::of(devices, beside.iter().filter(is_inside));
+            let mut beside = DeviceSet::of(devices, [device]);
+            for near in draws.amounts.iter().filter_map(|(it, _)| drawing.get(it)) {
+                beside.extend(near);
+            }
+            let mut inside = DeviceSet::of(devices, [device]);
+            if beside.len() <= MOST_COMPARED {
+                for other in beside.iter().filter(|it| self.lies_inside(*it, device)) {
+                    inside.insert(other);
+                }
+            }
             if let Some(Some(draws)) = self.draws.get_mut(device) {
                 (draws.beside, draws.inside) = (beside, inside);
             }
@@ -241,7 +252,7 @@ fn draws_of(
 }
 
 /// How many of some devices can be allocated together, where it does not matter which of them are.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
     /// All that are free: they share nothing.
     All,
@@ -253,11 +264,13 @@ pub(crate) enum Together {
 
 /// Devices that draw from common counters: each has its own, of which nobody else in the group draws, and of each common one all
 /// draw equally much. So whichever of them is allocated, one less is left.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Group {
     pub(crate) devices: DeviceSet,
     /// How much each of them draws of which common counter.
     common: Vec<(usize, i64)>,
+    /// The device that has a counter of its own, by counter.
+    own: BTreeMap<usize, usize>,
 }
 
 impl Together {
@@ -304,6 +317,27 @@ impl Together {
         }
     }
 
+    /// How many fewer can be allocated at most once some device is, whether or not it is one of these, and whatever is allocated
+    /// besides. `None` where it depends on which are taken first.
+    pub(crate) fn lost_to(
+        &self,
+        counters: &Counters,
+        devices: &DeviceSet,
+        taken: usize,
+    ) -> Option<usize> {
+        match self {
+            Self::All => Some(match counters.beside(taken) {
+                Some(beside) => beside.common(devices),
+                None => usize::from(devices.contains(taken)),
+            }),
+            Self::Groups(groups) => {
+                let lost = groups.iter().map(|group| group.lost_to(counters, taken));
+                Some(lost.sum())
+            }
+            Self::Entangled => None,
+        }
+    }
+
     /// Whether the order of allocations makes no difference.
     pub(crate) fn is_countable(&self) -> bool {
         !matches!(self, Self::Entangled)
@@ -321,7 +355,8 @@ impl Together {
 impl Group {
     /// `None` if the members draw differently from what they share, or share something with others of the devices.
     fn of(counters: &Counters, members: DeviceSet, devices: &DeviceSet) -> Option<Self> {
-        let mut drawn: BTreeMap<usize, (i64, usize)> = BTreeMap::new();
+        // By counter how much each draws, how many do, and the first that does.
+        let mut drawn: BTreeMap<usize, (i64, usize, usize)> = BTreeMap::new();
         let size = members.len();
         for device in members.iter() {
             let is_inside = counters
@@ -331,22 +366,54 @@ impl Group {
                 return None;
             }
             for (counter, amount) in counters.amounts(device) {
-                let (known, by) = drawn.entry(*counter).or_insert((*amount, 0));
+                let known = drawn.entry(*counter);
+                let (known, by, _) = known.or_insert((*amount, 0, device));
                 *by += 1;
                 if *known != *amount {
                     return None;
                 }
             }
         }
-        let is_private_or_common = drawn.values().all(|(_, by)| *by == 1 || *by == size);
-        let common = drawn
-            .into_iter()
-            .filter(|(_, (amount, by))| *by == size && *amount > 0)
-            .map(|(counter, (amount, _))| (counter, amount));
-        is_private_or_common.then(|| Self {
-            common: common.collect(),
+        if !drawn.values().all(|(_, by, _)| *by == 1 || *by == size) {
+            return None;
+        }
+        let mut group = Self {
             devices: members,
-        })
+            common: Vec::new(),
+            own: BTreeMap::new(),
+        };
+        for (counter, (amount, by, device)) in drawn {
+            if amount == 0 {
+                continue;
+            }
+            if by == size {
+                group.common.push((counter, amount));
+            } else {
+                group.own.insert(counter, device);
+            }
+        }
+        Some(group)
+    }
+
+    /// What there are is the lesser of two numbers: of devices of which nobody has what is their own, and of times that what is common
+    /// suffices. It falls by no more than the one that falls most, and by no more than all.
+    fn lost_to(&self, counters: &Counters, taken: usize) -> usize {
+        let drawn = counters.amounts(taken);
+        let of_own = drawn.iter().filter(|(_, amount)| *amount > 0);
+        let of_own = of_own.filter_map(|(counter, _)| self.own.get(counter).copied());
+        let mut hit: BTreeSet<usize> = of_own.collect();
+        if self.devices.contains(taken) {
+            hit.insert(taken);
+        }
+        let times = |(counter, each): &(usize, i64)| {
+            let at = drawn.binary_search_by_key(counter, |(it, _)| *it).ok()?;
+            let (_, amount) = drawn.get(at)?;
+            let times = amount / each + i64::from(amount % each != 0);
+            usize::try_from(times).ok()
+        };
+        let of_common = self.common.iter().filter_map(times).max();
+        let lost = hit.len().max(of_common.unwrap_or(0));
+        lost.min(self.devices.len())
     }
 
     fn count(&self, free: &DeviceSet, left: &[i64]) -> usize {

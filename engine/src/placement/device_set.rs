@@ -108,8 +108,16 @@ impl DeviceSet {
 
     /// The devices, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = usize> + '_ {
-        self.words().enumerate().flat_map(|(at, word)| {
-            let mut rest = word;
+        self.iter_from(0)
+    }
+
+    /// Those from a place on, in order.
+    pub(crate) fn iter_from(&self, first: usize) -> impl Iterator<Item = usize> + '_ {
+        let (skipped, bits) = (first / BITS, first % BITS);
+        let words = self.words().enumerate().skip(skipped);
+        words.flat_map(move |(at, word)| {
+            let before: u64 = if at == skipped { (1 << bits) - 1 } else { 0 };
+            let mut rest = word & !before;
             std::iter::from_fn(move || {
                 if rest == 0 {
                     return None;
@@ -146,6 +154,7 @@ mod tests {
             prop_assert_eq!(one.contains(removed), ones.contains(&removed));
             prop_assert!(one.and(&other).iter().eq(ones.intersection(&others).copied()));
             prop_assert!(one.without(&other).iter().eq(ones.difference(&others).copied()));
+            prop_assert!(one.iter_from(removed).eq(ones.range(removed..).copied()));
             one.remove(removed);
             one.extend(&other);
             let mut all: BTreeSet<usize> = ones;

@@ -34,7 +34,7 @@ pub(crate) struct Candidates {
     /// which of them a claim gets.
     pub(crate) uniform: bool,
     /// How many of them can be allocated at once.
-    pub(crate) together: Together,
+    pub(crate) together: Arc<Together>,
 }
 
 /// A device without its name.
@@ -159,17 +159,20 @@ impl NodeKind {
             let first = kinds.next();
             kinds.all(|kind| Some(kind) == first)
         };
+        // There may be hundreds of selectors, most of which match the same devices as others.
+        let mut known: BTreeMap<DeviceSet, Candidates> = BTreeMap::new();
         let candidates = matching
             .into_iter()
             .map(|(selector, members)| {
-                let uniform = alike(&members);
-                let devices = DeviceSet::of(count, members);
-                let candidates = Candidates {
-                    uniform,
-                    together: Together::of(&counters, &devices, count),
-                    devices,
-                };
-                (selector, candidates)
+                let devices = DeviceSet::of(count, members.iter().copied());
+                let of_these = known
+                    .entry(devices)
+                    .or_insert_with_key(|devices| Candidates {
+                        uniform: alike(&members),
+                        together: Arc::new(Together::of(&counters, devices, count)),
+                        devices: devices.clone(),
+                    });
+                (selector, of_these.clone())
             })
             .collect();
         let gpus = (0..count)

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     allocator::{Tally, allocate},
-    coallocation::{Allocator, PendingAllocation, may_share_a_node},
+    coallocation::{Allocator, PendingAllocation, may_share_a_node, suffice_in_any_order},
     counters::Left,
     demand::ClaimShape,
     device_set::DeviceSet,
@@ -34,8 +34,17 @@ pub(crate) struct Occupancy {
     pub(crate) room: Arc<Room>,
     /// Claims that are held or planned here and not allocated yet. Their devices are out of `free`, and what they draw is of `left`.
     pub(crate) pending: Vec<PendingAllocation>,
+    /// What was free before anything was taken for those; `None` if nobody waits.
+    before: Option<Arc<Before>>,
     /// Whether somebody holds devices here and it is not known which: then nothing new can be planned.
     pub(crate) undetermined: bool,
+}
+
+/// What is free on a node as far as devices go, and what is left of counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Before {
+    free: DeviceSet,
+    left: Left,
 }
 
 /// Claims that count as gone, with their devices as far as they are known.
@@ -70,6 +79,7 @@ impl NodeRecord {
             left: kind.counters.total().clone(),
             room: Arc::new(Room::of(&node.allocatable)),
             pending: Vec::new(),
+            before: None,
             undetermined: false,
         };
         empty.leave_out_short(&kind);
@@ -97,7 +107,8 @@ impl NodeRecord {
 
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
     /// account or a hold's. What is `released` counts as gone; a device that is known to be among it counts as
-    /// usable: its driver taints it for as long as it is held.
+    /// usable: its driver taints it for as long as it is held. So it taints all that need some of the same hardware, and these count as
+    /// usable, too, if nothing else is wrong with them: what others hold of it is taken by them.
     pub(crate) fn occupancy<'a>(
         &'a self,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
@@ -124,7 +135,9 @@ impl NodeRecord {
         // Whatever has it: one that the API server calls allocated draws from counters once, whoever else names it.
         let mut taken = DeviceSet::none(count);
         let mut allocated: BTreeSet<&ClaimUid> = BTreeSet::new();
-        let given_back: BTreeSet<&DeviceName> = released.values().copied().flatten().collect();
+        let given_back = released.values().copied().flatten();
+        let given_back = given_back.filter_map(|name| self.device_named(name));
+        let given_back = DeviceSet::of(count, given_back);
         for (at, device) in self.node.devices.iter().enumerate() {
             let holder = device
                 .allocated_to
@@ -134,7 +147,9 @@ impl NodeRecord {
             if holder.is_some() {
                 taken.insert(at);
             }
-            let usable = device.usable || given_back.contains(&device.name);
+            let usable = device.usable
+                || given_back.contains(at)
+                || (device.healthy && self.shares_with(at, &given_back));
             if !usable {
                 occupancy.free.remove(at);
             }
@@ -214,7 +229,7 @@ impl NodeRecord {
             let pending = shapes
                 .iter()
                 .map(|shape| self.pending(shape, Allocator::Held(pod)));
-            occupancy.pending.extend(pending);
+            occupancy.set_waiting(pending.collect());
             match occupancy.allocate(&self.kind, &shapes, &mut Tally::default()) {
                 Some(granted) => {
                     for device in granted.into_iter().flatten() {
@@ -228,6 +243,12 @@ impl NodeRecord {
 }
 
 impl NodeRecord {
+    /// Whether a device draws from a counter from which one of some others draws.
+    fn shares_with(&self, device: usize, others: &DeviceSet) -> bool {
+        let beside = self.kind.counters.beside(device);
+        beside.is_some_and(|beside| !beside.is_disjoint(others))
+    }
+
     /// A claim that is to be allocated here.
     pub(crate) fn pending(&self, shape: &ClaimShape, allocator: Allocator) -> PendingAllocation {
         PendingAllocation::new(&self.kind, &self.tainted, shape, allocator)
@@ -292,30 +313,67 @@ impl Occupancy {
             left: Left::new(),
             room: Arc::new(Room::of(&PodResources::default())),
             pending: Vec::new(),
+            before: None,
             undetermined: true,
         }
     }
 
-    /// Whether a further claim may wait here beside those that wait already.
-    pub(crate) fn admits(&self, allocation: &PendingAllocation) -> bool {
-        self.pending
-            .iter()
-            .all(|other| may_share_a_node(other, allocation))
+    /// Whether further claims of one pod may wait here beside those that wait already.
+    pub(crate) fn admits(&self, kind: &NodeKind, further: &[PendingAllocation]) -> bool {
+        let mut further_claims = further.iter();
+        if further_claims.all(|claim| self.admits_as_alike(claim)) {
+            return true;
+        }
+        let Some(before) = self.before.as_ref().filter(|_| kind.has_counters()) else {
+            return false;
+        };
+        let all: Vec<&PendingAllocation> = self.pending.iter().chain(further).collect();
+        suffice_in_any_order(kind, (&before.free, before.left.as_slice()), &all)
+    }
+
+    /// Whether a further claim may wait here since each of those that wait already asks for the same, or for something that has nothing
+    /// to do with it.
+    pub(crate) fn admits_as_alike(&self, further: &PendingAllocation) -> bool {
+        let mut pending = self.pending.iter();
+        pending.all(|other| may_share_a_node(other, further))
+    }
+
+    /// Claims wait here from now on. What they will get is not taken yet.
+    pub(crate) fn set_waiting(&mut self, further: Vec<PendingAllocation>) {
+        if self.before.is_none() {
+            self.before = Some(Arc::new(Before {
+                free: self.free.clone(),
+                left: self.left.clone(),
+            }));
+        }
+        self.pending.extend(further);
+    }
+
+    /// What was free before anything was taken for those who wait.
+    fn before(&self) -> (&DeviceSet, &[i64]) {
+        match &self.before {
+            Some(before) => (&before.free, before.left.as_slice()),
+            None => (&self.free, self.left.as_slice()),
+        }
     }
 
     /// Whether nothing that fits here would not fit on the other, which is the same node at another time.
     pub(crate) fn lies_within(&self, other: &Self) -> bool {
+        let are_within = |own: &[i64], others: &[i64]| {
+            let mut both = own.iter().zip(others);
+            both.all(|(own, other)| own <= other)
+        };
+        let (before, left_before) = self.before();
+        let (before_other, left_before_other) = other.before();
         let waits_too = |theirs: &PendingAllocation| {
             let mut ours = self.pending.iter();
             ours.any(|ours| ours.asks_like(theirs))
         };
         (self.block.is_some() || other.block.is_none())
             && self.free.is_subset(&other.free)
-            && self
-                .left
-                .iter()
-                .zip(&other.left)
-                .all(|(own, other)| own <= other)
+            && are_within(&self.left, &other.left)
+            && before.is_subset(before_other)
+            && are_within(left_before, left_before_other)
             && self.room.lies_within(&other.room)
             && (self.undetermined || !other.undetermined)
             && other.pending.iter().all(waits_too)

@@ -1,8 +1,9 @@
 //! What is wrong with nodes, and what would be free there without it.
 //!
-//! A repair is an update of the node, applied to a copy: what is told of it is what a decision would find.
+//! A repair is an update of the node, applied to a copy: what is told of it is what a decision would find. Devices that draw from one counter
+//! set are parts of one GPU, and are repaired with it: it is one thing, however many slices it could be cut into.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     Request, View,
@@ -21,18 +22,32 @@ pub(crate) struct Faults {
     pub(crate) node: NodeName,
     /// Why nothing new is planned there.
     pub(crate) block: Option<NodeBlock>,
-    /// Devices that have a fault and that no claim has, by their place.
+    /// Devices that have a fault and that no claim has, by their place. Of those that draw from one counter set it is the one that is
+    /// charged most, for all of them.
     pub(crate) devices: Vec<usize>,
 }
 
 impl Faults {
     fn of(node: &Node) -> Self {
-        let devices = node.devices.iter().enumerate();
-        let faulty = devices.filter(|(_, device)| is_faulty(device));
+        let mut devices: Vec<usize> = Vec::new();
+        let mut of_set: BTreeMap<u32, (usize, &Device)> = BTreeMap::new();
+        let all = node.devices.iter().enumerate();
+        for (at, device) in all.filter(|(_, device)| is_faulty(device)) {
+            let Some(set) = set_of(device) else {
+                devices.push(at);
+                continue;
+            };
+            let most = of_set.entry(set).or_insert((at, device));
+            if device.gpus > most.1.gpus {
+                *most = (at, device);
+            }
+        }
+        devices.extend(of_set.into_values().map(|(at, _)| at));
+        devices.sort_unstable();
         Self {
             node: node.name.clone(),
             block: node.block,
-            devices: faulty.map(|(at, _)| at).collect(),
+            devices,
         }
     }
 
@@ -47,8 +62,11 @@ impl Faults {
         if self.block.is_some() {
             node.block = None;
         }
-        for at in &self.devices {
-            if let Some(device) = node.devices.get_mut(*at) {
+        let these = self.devices.iter().filter_map(|at| node.devices.get(*at));
+        let sets: BTreeSet<u32> = these.filter_map(set_of).collect();
+        for (at, device) in node.devices.iter_mut().enumerate() {
+            let is_of_set = set_of(device).is_some_and(|set| sets.contains(&set));
+            if self.devices.contains(&at) || (is_of_set && is_faulty(device)) {
                 device.usable = true;
                 device.healthy = true;
             }
@@ -60,6 +78,11 @@ impl Faults {
 /// A device that a claim has is not free without its fault either, and one that no request matches is of no use to anybody.
 fn is_faulty(device: &Device) -> bool {
     !device.healthy && device.allocated_to.is_none() && !device.selectors.is_empty()
+}
+
+/// What a device is a part of, if it can be told: the first counter set from which it draws.
+fn set_of(device: &Device) -> Option<u32> {
+    device.consumes.first().map(|of| of.set)
 }
 
 impl Cluster {

@@ -12,10 +12,10 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap},
 };
 
-use super::policy::Weight;
+use super::{healthy::healthy_of, policy::Weight};
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    model::{Device, Node, NodeBlock, Quota},
+    model::{Node, Quota},
     names::{CohortName, NodeName, TeamName},
 };
 
@@ -262,7 +262,8 @@ fn memory_of(gpus: &FlavorResource) -> FlavorResource {
     }
 }
 
-fn add(sums: &mut BTreeMap<FlavorResource, i128>, of: &FlavorResource, by: i128) {
+/// Changes a sum. One of zero is no entry.
+pub(super) fn add(sums: &mut BTreeMap<FlavorResource, i128>, of: &FlavorResource, by: i128) {
     let sum = sums.entry(of.clone()).or_default();
     *sum += by;
     if *sum == 0 {
@@ -272,31 +273,6 @@ fn add(sums: &mut BTreeMap<FlavorResource, i128>, of: &FlavorResource, by: i128)
 
 fn amount(part: i128) -> Amount {
     Amount(i64::try_from(part).unwrap_or(i64::MAX))
-}
-
-/// What is healthy of a node's devices: none of a lost node, whose charges are nobody's either; of a cordoned one, and of those that
-/// have a fault, what is in use still. Until it is free it is charged: taken out at once, it would be missed twice. A node that is
-/// not Ready for the moment, or whose driver restarts, keeps its devices: a guarantee does not come and go with that. A device
-/// in several Flavors counts in each.
-pub(crate) fn healthy_of(node: &Node) -> BTreeMap<FlavorResource, i128> {
-    let mut healthy = BTreeMap::new();
-    if node.block == Some(NodeBlock::Lost) {
-        return healthy;
-    }
-    let is_cordoned = node.block == Some(NodeBlock::Cordoned);
-    let counts =
-        |device: &&Device| device.allocated_to.is_some() || (device.healthy && !is_cordoned);
-    for device in node.devices.iter().filter(counts) {
-        for flavor in &device.flavors {
-            for (resource, amount) in [(Resource::Gpus, device.gpus), (Resource::Vram, device.vram)]
-            {
-                let flavor = flavor.clone();
-                let of = FlavorResource { flavor, resource };
-                add(&mut healthy, &of, i128::from(amount.0));
-            }
-        }
-    }
-    healthy
 }
 
 /// What parts are whole multiples of, where there are several.

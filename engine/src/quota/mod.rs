@@ -22,6 +22,7 @@ mod cohort;
 mod flavors;
 mod fungibility;
 mod graph;
+pub(crate) mod healthy;
 mod policy;
 mod preemption;
 pub(crate) mod request;

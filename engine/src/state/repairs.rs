@@ -16,10 +16,7 @@ use crate::{
     amount::FlavorResource,
     model::NodeBlock,
     placement::Faults,
-    quota::{
-        NodeId, PairId, QuotaTree,
-        automatic::{Owner, healthy_of},
-    },
+    quota::{NodeId, PairId, QuotaTree, automatic::Owner, healthy::healthy_of},
     remedy::NodeRepair,
 };
 

@@ -1,8 +1,8 @@
 //! Nominal quota that follows what is healthy.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use crate::common::*;
+use crate::{common::*, cut_gpus::*};
 use muster_engine::{
     Amount, Cohort, FlavorResource, Node, QuotaLimit, Resource, State, Team, Update, Why,
     model::NodeBlock, quota::Weight,
@@ -71,6 +71,69 @@ fn gpus_that_drop_out_shrink_the_slack_and_no_guarantee_before_it_is_used_up() {
         }
         assert_eq!(has(&mut state, "owns"), (8, of_owner));
         assert_eq!(has(&mut state, "borrows"), (0, of_borrower));
+    }
+}
+
+#[test]
+fn a_gpu_that_may_be_cut_counts_once_and_no_other_for_being_cut() {
+    let both = BTreeMap::from([(Resource::Gpus, automatic()), (Resource::Vram, automatic())]);
+    let all = Team {
+        quota: vec![(H100.into(), both)],
+        ..team("all-of-it", None, automatic())
+    };
+    let mut state = state(vec![], vec![all]);
+    let slice = part(0, ONE_SLICE, 3);
+    let cut = || {
+        let mut node = cut_node("n0", "s/l", 2);
+        node.devices[slice].allocated_to = Some("claim".into());
+        node
+    };
+    let cordoned = Node {
+        block: Some(NodeBlock::Cordoned),
+        ..cut()
+    };
+    let mut only_slices = cut_node("n0", "s/l", 2);
+    only_slices
+        .devices
+        .retain(|device| device.gpus < Amount::ONE_GPU);
+    let mut beyond = cut_node("n0", "s/l", 2);
+    beyond.counter_sets = Arc::from(&beyond.counter_sets[..1]);
+    for (what, node, milli, tens_of_gib) in [
+        ("whole", cut_node("n0", "s/l", 2), 2000, 16),
+        ("cut", cut(), 2000, 16),
+        ("cut and cordoned", cordoned, 142, 1),
+        (
+            "one faulty",
+            faulty(cut_node("n0", "s/l", 2), DEVICES_PER_GPU),
+            1000,
+            8,
+        ),
+        (
+            "one faulty and cut",
+            faulty(cut(), DEVICES_PER_GPU),
+            1142,
+            9,
+        ),
+        ("slices alone", only_slices, 2000, 16),
+        ("one without counters", beyond, 1000, 8),
+        (
+            "not to be cut",
+            crate::common::node("n0", "s/l", 2),
+            2000,
+            16,
+        ),
+    ] {
+        state.apply(Update::Node(node));
+        decide(&mut state);
+        let usage = state.usage(&team_name("all-of-it"));
+        let nominal = |of: Resource| {
+            let mut usage = usage.iter();
+            let usage = usage.find(|usage| usage.of.resource == of);
+            usage.map(|usage| usage.nominal.0)
+        };
+        let bytes = tens_of_gib * 10 * GIB;
+        assert_eq!(nominal(Resource::Gpus), Some(milli), "{what}");
+        assert_eq!(nominal(Resource::Vram), Some(bytes), "{what}");
     }
 }
 

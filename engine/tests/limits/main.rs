@@ -12,6 +12,8 @@ mod automatic_quota;
 mod bounds;
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/cut_gpus.rs"]
+mod cut_gpus;
 mod flavors;
 mod hostile;
 mod properties;

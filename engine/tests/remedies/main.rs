@@ -10,6 +10,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../common/cut_gpus.rs"]
+mod cut_gpus;
 mod properties;
 #[path = "../quota/random.rs"]
 #[allow(dead_code, reason = "each test program uses its part")]

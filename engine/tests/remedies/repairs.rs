@@ -4,6 +4,7 @@ use muster_engine::{NodeBlock, RemedyEvent, Resource, Update, Why};
 
 use crate::{
     common::*,
+    cut_gpus::*,
     world::{World, device_name, fail},
 };
 
@@ -33,6 +34,31 @@ fn the_fewest_devices_of_one_node_are_told_by_name() {
         panic!("{remedies}");
     };
     assert_eq!(nodes[0].devices, [device_name(0), device_name(1)]);
+}
+
+#[test]
+fn a_gpu_that_may_be_cut_is_one_thing_to_repair_with_all_its_slices() {
+    let whole = |gpu: usize| device(part(gpu, ANY_GPU, 0)).name;
+    for (gang, repaired) in [
+        (gang("waits", "a", 1, 1), vec![whole(0)]),
+        (memory_gang("waits", "a", 1, 1), vec![whole(0)]),
+        (gang("waits", "a", 2, 1), vec![whole(0), whole(1)]),
+    ] {
+        let nodes = vec![cut_node("n0", "s/l0", 2)];
+        let mut world = World::new(nodes, vec![team("a", None, limit(8))]);
+        for at in 0..2 * DEVICES_PER_GPU {
+            world.change_node("n0", |node| fail(node, at));
+        }
+        world.run([gang]);
+        let remedies = world.remedies("waits");
+        let [remedy] = remedies.each.as_slice() else {
+            panic!("{remedies}");
+        };
+        let RemedyEvent::Repaired(nodes) = &remedy.event else {
+            panic!("{remedies}");
+        };
+        assert_eq!(nodes[0].devices, repaired);
+    }
 }
 
 #[test]

@@ -37,8 +37,8 @@ pub(crate) type Explanations = Table<String, Explained>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Explained {
     pub(crate) wait: PendingReason,
-    /// Whether it was among the first [`HELPED`] of its Team's line when that was said.
-    pub(crate) is_near: bool,
+    /// Since which second of the monotonic clock it is among the first [`HELPED`] of its Team's line; `None`: it is behind them.
+    pub(crate) near_since: Option<u64>,
 }
 
 /// Most gangs that are explained in one poll.
@@ -428,12 +428,34 @@ impl Feed {
         });
         let why = known.map_or(&explanation.why, |known| &known.why);
         let wait = explain(why, circumstances);
-        let explained = Explained { wait, is_near };
-        if self.explanations.get(uid) == Some(&explained) {
+        let before = self.explanations.get(uid);
+        let since = before.and_then(|before| before.near_since);
+        let near_since = is_near.then(|| since.unwrap_or(second));
+        let explained = Explained { wait, near_since };
+        if before == Some(&explained) {
             return false;
         }
         self.explanations.insert(uid.to_owned(), explained);
         true
+    }
+
+    /// Some gangs wait in a Team's line no more. Returns those that are near its head since then: what was said of why they wait stands,
+    /// and is not asked for anew.
+    pub(crate) fn note_nearer(
+        &mut self,
+        team: &engine::TeamName,
+        second: u64,
+    ) -> Vec<engine::GangUid> {
+        let mut nearer = Vec::new();
+        for gang in self.engine.queue(team).take(HELPED) {
+            if let Some(explained) = self.explanations.get_mut(gang.uid.as_str())
+                && explained.near_since.is_none()
+            {
+                explained.near_since = Some(second);
+                nearer.push(gang.uid.clone());
+            }
+        }
+        nearer
     }
 
     /// Takes back an admission that could not be committed.
@@ -450,8 +472,8 @@ impl Feed {
         wait: PendingReason,
     ) {
         let attempt = self.applied(key).map_or(0, |gang| gang.attempt);
-        let is_near = true;
-        let explained = Explained { wait, is_near };
+        let near_since = Some(0);
+        let explained = Explained { wait, near_since };
         self.explanations.insert(gang.to_string(), explained);
         self.too_large.insert(gang.clone(), attempt);
         self.changed.insert(key.clone(), None);

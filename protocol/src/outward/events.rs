@@ -30,7 +30,7 @@ const NOTE_BYTES: usize = 1_024;
 /// What was told already.
 #[derive(Debug, Default)]
 pub(crate) struct EventTracker {
-    reasons: Table<GangKey, Told>,
+    reasons: Table<GangKey, Known>,
     /// UIDs of pods that are too many, by gang.
     excess: Table<GangKey, BTreeSet<String>>,
     /// What owners may be told still.
@@ -48,6 +48,16 @@ struct Told {
     /// Since when what others free is kept for it, in seconds of the wall clock. It is another second each time that others are
     /// chosen to give way.
     kept_since: Option<i64>,
+}
+
+/// What is remembered of a gang.
+#[derive(Debug)]
+struct Known {
+    told: Told,
+    /// Whether its Gang says so still. Between two attempts it says nothing, until it is known what the next one waits for.
+    stands: bool,
+    /// Whether its owner and its pods were told something that is over once it is admitted, or runs.
+    is_to_be_taken_back: bool,
 }
 
 /// What is new about a gang.
@@ -88,16 +98,13 @@ enum Audience {
 
 /// Who is told of a reason that is new.
 ///
-/// That a gang is admitted ends what its owner and its pods were told before. Where that was nothing, they have nothing to be told: the pods
-/// are bound and started a moment later, and Kubernetes tells them so. Likewise that it runs: it is worth a word only after something
-/// went wrong, to whoever looks at the Gang. That it is complete its phase says, and its Job.
-fn audience(before: Option<&Told>, now: &Told) -> Audience {
-    let before = before.filter(|before| before.uid == now.uid);
-    match (before.map(|before| before.reason), now.reason) {
-        (_, Reason::Completed) | (None | Some(Reason::Admitted), Reason::Running) => {
-            Audience::Nobody
-        }
-        (_, Reason::Running) | (None, Reason::Admitted) => Audience::Gang,
+/// That a gang is admitted, or runs, ends what its owner and its pods were told before, in this attempt or in an earlier one: `takes_back`.
+/// Where that was nothing, they have nothing to be told: the pods are bound and started a moment later, and Kubernetes tells them so.
+/// That the gang is complete its phase says, and its Job.
+fn audience(takes_back: bool, reason: Reason) -> Audience {
+    match (reason, takes_back) {
+        (Reason::Completed, _) | (Reason::Running, false) => Audience::Nobody,
+        (Reason::Admitted, false) => Audience::Gang,
         _ => Audience::All,
     }
 }
@@ -111,46 +118,67 @@ impl EventTracker {
     /// Events that are owed about a gang.
     pub(crate) fn owed(&mut self, context: PollContext<'_>, key: &GangKey) -> Vec<ApiRequest> {
         let mut notes = Vec::new();
-        let gang = context.index.gang(key);
-        let status = gang.and_then(|gang| gang.status.as_ref());
-        match (gang, status.and_then(news)) {
-            (Some(gang), Some((reason, note))) => {
-                let kept = status.and_then(|status| status.reservation.as_ref());
-                let tells = Told {
-                    uid: gang.metadata.uid.clone().unwrap_or_default(),
-                    reason,
-                    kept_since: kept.map(|kept| kept.since.0.as_second()),
-                };
-                let before = self.reasons.get(key);
-                let new = tells.differs_from(before);
-                let audience = audience(before, &tells);
-                if before != Some(&tells) {
-                    self.reasons.insert(key.clone(), tells);
+        if let Some(gang) = context.index.gang(key) {
+            let status = gang.status.as_ref();
+            let says = status.and_then(news);
+            let kept = status.and_then(|status| status.reservation.as_ref());
+            let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+            let tells = says.map(|(reason, _)| Told {
+                uid: uid.to_owned(),
+                reason,
+                kept_since: kept.map(|kept| kept.since.0.as_second()),
+            });
+            match (self.note(key, uid, tells), says, kept) {
+                ((New::Reason, audience), Some(says), _) if self.begun => {
+                    let budgets = &mut self.budgets;
+                    notes.extend(match audience {
+                        Audience::Nobody => Vec::new(),
+                        Audience::Gang => vec![note_of_gang(key, gang, says)],
+                        Audience::All => to_all(context, budgets, key, gang, says),
+                    });
                 }
-                match (new, kept) {
-                    (New::Reason, _) if self.begun => {
-                        let says = (reason, note);
-                        let budgets = &mut self.budgets;
-                        notes.extend(match audience {
-                            Audience::Nobody => Vec::new(),
-                            Audience::Gang => vec![note_of_gang(key, gang, says)],
-                            Audience::All => to_all(context, budgets, key, gang, says),
-                        });
-                    }
-                    (New::Victims, Some(kept)) if self.begun => {
-                        let text = with_victims(kept, note);
-                        let says = (reason, text.as_str());
-                        notes.extend(to_all(context, &mut self.budgets, key, gang, says));
-                    }
-                    _ => {}
+                ((New::Victims, _), Some((reason, note)), Some(kept)) if self.begun => {
+                    let text = with_victims(kept, note);
+                    let says = (reason, text.as_str());
+                    notes.extend(to_all(context, &mut self.budgets, key, gang, says));
                 }
+                _ => {}
             }
-            _ => {
-                self.reasons.remove(key);
-            }
+        } else {
+            self.reasons.remove(key);
         }
         self.owed_to_excess(context, key, &mut notes);
         notes.into_iter().map(ApiRequest::PublishEvent).collect()
+    }
+
+    /// Notes what the Gang of that UID says, if anything. Returns what is new about it, and who is told of a reason that is.
+    fn note(&mut self, key: &GangKey, uid: &str, says: Option<Told>) -> (New, Audience) {
+        let Some(says) = says else {
+            if let Some(known) = self.reasons.get_mut(key) {
+                known.stands = false;
+            }
+            return (New::Nothing, Audience::Nobody);
+        };
+        let known = self.reasons.get(key);
+        let known = known.filter(|known| known.told.uid == uid);
+        let stands = known.filter(|known| known.stands);
+        let stands = stands.map(|known| &known.told);
+        if stands == Some(&says) {
+            return (New::Nothing, Audience::Nobody);
+        }
+        let takes_back = known.is_some_and(|known| known.is_to_be_taken_back);
+        let news = (says.differs_from(stands), audience(takes_back, says.reason));
+        let known = Known {
+            is_to_be_taken_back: match says.reason {
+                Reason::Admitted | Reason::Adopted | Reason::Running => false,
+                Reason::Completed => takes_back,
+                _ => true,
+            },
+            told: says,
+            stands: true,
+        };
+        self.reasons.insert(key.clone(), known);
+        news
     }
 
     fn owed_to_excess(
@@ -354,43 +382,75 @@ mod tests {
         }
     }
 
+    /// What the Gang says one after the other, and who is told of the last. `None`: between two attempts it says nothing.
     #[test]
-    fn what_others_tell_is_told_to_fewer_or_to_nobody() {
+    fn what_others_tell_is_told_to_fewer_or_to_nobody_and_what_is_over_is_taken_back_where_it_was_told()
+     {
         use Audience::{All, Gang, Nobody};
-
-        let told = |uid: &str, reason| Told {
-            uid: uid.to_owned(),
-            reason,
-            kept_since: None,
+        use Reason::{
+            Admitted, Adopted, Completed, Evicting, NodeLost, PlaceLost, PodFailed, Preempted,
+            PreemptionNotice, Running, WaitingForQuota, WaitingForRelease,
         };
-        for (before, now, expected) in [
-            (None, Reason::WaitingForQuota, All),
+
+        let key = GangKey::new("ml", "train");
+        let note = |tracker: &mut EventTracker, uid: &str, reason: Option<Reason>| {
+            let told = reason.map(|reason| Told {
+                uid: uid.to_owned(),
+                reason,
+                kept_since: None,
+            });
+            tracker.note(&key, uid, told)
+        };
+        let rows: [(&[Option<Reason>], Audience); 26] = [
+            (&[Some(WaitingForQuota)], All),
+            (&[Some(WaitingForQuota), Some(WaitingForRelease)], All),
+            (&[Some(Admitted)], Gang),
+            (&[None, Some(Admitted)], Gang),
+            (&[Some(WaitingForQuota), Some(Admitted)], All),
+            (&[Some(Evicting), Some(Admitted)], All),
+            (&[Some(PlaceLost), Some(Admitted)], All),
+            // In the next attempt it is admitted at once.
+            (&[Some(WaitingForQuota), None, Some(Admitted)], All),
+            (&[Some(Preempted), None, Some(Admitted)], All),
+            (&[Some(PodFailed), None, Some(Admitted)], All),
+            // It was taken back already.
             (
-                Some(Reason::WaitingForQuota),
-                Reason::WaitingForRelease,
-                All,
+                &[Some(WaitingForQuota), Some(Admitted), None, Some(Admitted)],
+                Gang,
             ),
-            (None, Reason::Admitted, Gang),
-            (Some(Reason::WaitingForQuota), Reason::Admitted, All),
-            (Some(Reason::Evicting), Reason::Admitted, All),
-            (Some(Reason::PlaceLost), Reason::Admitted, All),
-            (None, Reason::Adopted, All),
-            (Some(Reason::Admitted), Reason::Running, Nobody),
-            (None, Reason::Running, Nobody),
-            (Some(Reason::NodeLost), Reason::Running, Gang),
-            (Some(Reason::PreemptionNotice), Reason::Running, Gang),
-            (Some(Reason::Running), Reason::PreemptionNotice, All),
-            (Some(Reason::PreemptionNotice), Reason::Preempted, All),
-            (Some(Reason::Running), Reason::PodFailed, All),
-            (Some(Reason::Running), Reason::Completed, Nobody),
-            (None, Reason::Completed, Nobody),
-        ] {
-            let before_it = before.map(|reason| told("a", reason));
-            let audience_of = |uid| audience(before_it.as_ref(), &told(uid, now));
-            assert_eq!(audience_of("a"), expected, "{before:?}, then {now}");
+            (&[Some(Running), None, Some(Admitted)], Gang),
+            (&[Some(Running), Some(Admitted)], Gang),
+            (&[Some(WaitingForQuota), None, Some(WaitingForQuota)], All),
+            (&[Some(Adopted)], All),
+            (&[Some(Adopted), None, Some(Admitted)], Gang),
+            (&[Some(Running)], Nobody),
+            (&[Some(Admitted), Some(Running)], Nobody),
+            (
+                &[Some(WaitingForQuota), Some(Admitted), Some(Running)],
+                Nobody,
+            ),
+            // Nobody saw that it was admitted.
+            (&[Some(WaitingForQuota), Some(Running)], All),
+            (&[Some(Running), Some(NodeLost), Some(Running)], All),
+            (&[Some(Running), Some(PreemptionNotice), Some(Running)], All),
+            (&[Some(Running), Some(PreemptionNotice)], All),
+            (&[Some(PreemptionNotice), Some(Preempted)], All),
+            (&[Some(Running), Some(Completed)], Nobody),
+            (&[Some(Completed)], Nobody),
+        ];
+        for (says, expected) in rows {
+            let mut tracker = EventTracker::default();
+            let mut last = None;
+            for reason in says {
+                last = Some(note(&mut tracker, "a", *reason));
+            }
+            assert_eq!(last, Some((New::Reason, expected)), "{says:?}");
+            // What still stands is told once.
+            let again = note(&mut tracker, "a", says.last().copied().flatten());
+            assert_eq!(again.0, New::Nothing, "{says:?}");
             // Of another gang of that name nothing was told.
-            let of_another = audience(None, &told("b", now));
-            assert_eq!(audience_of("b"), of_another, "{before:?}, then {now}");
+            let of_another = note(&mut tracker, "b", Some(Admitted));
+            assert_eq!(of_another, (New::Reason, Gang), "{says:?}");
         }
     }
 

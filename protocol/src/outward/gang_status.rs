@@ -60,10 +60,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     };
     let is_owed = match Difference::between(before, &status) {
         Difference::None => false,
-        Difference::Numbers => context
-            .clocks
-            .status_written_at(uid)
-            .is_none_or(|at| context.has_come(at + numbers_every_seconds(context, uid))),
+        Difference::Numbers => are_numbers_due(context, uid),
         Difference::News => true,
     };
     if !is_owed {
@@ -81,19 +78,25 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
 
 /// How long a reason lasts before it is told, in seconds.
 const TOLD_AFTER_SECONDS: u64 = 2;
-/// How often a status is written at most where only numbers in it change, in seconds.
+/// How often a status is written at most where only numbers in it change, in seconds. For so long a gang is to be near the head of its
+/// line, too: one that is admitted sooner is told that next.
 pub(crate) const NUMBERS_EVERY_SECONDS: u64 = 30;
 /// The same for a gang that waits behind so many others of its Team that no number is soon to let it in: a line of hundreds would
 /// otherwise be written twice a minute for what nobody reads. The Team's Queues show the whole line meanwhile.
 pub(crate) const DISTANT_NUMBERS_EVERY_SECONDS: u64 = 300;
 
-/// How often the numbers of a Gang are written at most. What no explanation says (how many of its pods exist, say) has nothing to
-/// do with the line.
-fn numbers_every_seconds(context: PollContext<'_>, gang_uid: &str) -> u64 {
-    match context.explanations.get(gang_uid) {
-        Some(explained) if !explained.is_near => DISTANT_NUMBERS_EVERY_SECONDS,
-        _ => NUMBERS_EVERY_SECONDS,
-    }
+/// Whether the numbers of a Gang are to be written. What no explanation says (how many of its pods exist, say) has nothing to do with
+/// the line.
+fn are_numbers_due(context: PollContext<'_>, gang_uid: &str) -> bool {
+    let Some(written_at) = context.clocks.status_written_at(gang_uid) else {
+        return true;
+    };
+    let explained = context.explanations.get(gang_uid);
+    context.has_come(match explained.map(|explained| explained.near_since) {
+        Some(None) => written_at + DISTANT_NUMBERS_EVERY_SECONDS,
+        Some(Some(near_since)) => written_at.max(near_since) + NUMBERS_EVERY_SECONDS,
+        None => written_at + NUMBERS_EVERY_SECONDS,
+    })
 }
 
 fn lasts(context: PollContext<'_>, gang_uid: &str) -> bool {

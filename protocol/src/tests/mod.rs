@@ -3,6 +3,7 @@
 
 mod admission;
 mod bounds;
+mod class_resources;
 mod deleted_gangs;
 mod deleted_jobs;
 mod deployments;

@@ -79,6 +79,18 @@ fn numbers_inside_a_reason_are_written_at_most_once_in_30_seconds() {
     assert_ne!(said(&bench), first);
 }
 
+/// The Gangs that are written from that second on, until everything is at rest.
+fn gangs_written_at(bench: &mut Bench, second: u64) -> BTreeSet<String> {
+    bench.seconds = second;
+    bench.written.clear();
+    bench.run();
+    let writes = bench.written.iter().filter_map(|write| match write {
+        ApiRequest::ReplaceGangStatus { key, .. } => Some(key.name.clone()),
+        _ => None,
+    });
+    writes.collect()
+}
+
 #[test]
 fn of_a_long_line_only_the_head_has_its_numbers_written_twice_a_minute() {
     let mut bench = Bench::new();
@@ -90,16 +102,7 @@ fn of_a_long_line_only_the_head_has_its_numbers_written_twice_a_minute() {
     }
     bench.run();
     let began = bench.seconds;
-    let written_at = |bench: &mut Bench, seconds: u64| {
-        bench.seconds = began + seconds;
-        bench.written.clear();
-        bench.run();
-        let writes = bench.written.iter().filter_map(|write| match write {
-            ApiRequest::ReplaceGangStatus { key, .. } => Some(key.name.clone()),
-            _ => None,
-        });
-        writes.collect::<BTreeSet<String>>()
-    };
+    let written_at = |bench: &mut Bench, seconds: u64| gangs_written_at(bench, began + seconds);
     // Whatever changed while they came.
     written_at(&mut bench, 60);
     // None of them may have so much, as before.
@@ -111,6 +114,38 @@ fn of_a_long_line_only_the_head_has_its_numbers_written_twice_a_minute() {
     assert!(!soon.iter().any(is_behind), "{soon:?}");
     let late = written_at(&mut bench, 310);
     assert_eq!(late.iter().filter(|gang| is_behind(gang)).count(), 1);
+}
+
+#[test]
+fn a_gang_that_comes_near_the_head_has_its_numbers_written_once_it_is_near_for_half_a_minute() {
+    let mut bench = Bench::new();
+    bench.checks_polls = false;
+    bench.run();
+    bench.server.put(team("vision", 1));
+    let label = |number: usize| format!("wait-{number:02}");
+    for number in 0..=HELPED {
+        bench.gang(&label(number), 3);
+    }
+    bench.run();
+    let began = bench.seconds;
+    let written_at = |bench: &mut Bench, seconds: u64| gangs_written_at(bench, began + seconds);
+    written_at(&mut bench, 60);
+    bench.server.put(team("vision", 2));
+    let head = written_at(&mut bench, 100);
+    let is_in_head = |label: &String| head.iter().any(|gang| gang.contains(label));
+    let (near, far): (Vec<String>, Vec<String>) = (0..=HELPED).map(label).partition(is_in_head);
+    assert_eq!((near.len(), far.len()), (HELPED, 1), "{head:?}");
+    // One of those before it is gone, and it is the sixteenth.
+    for rank in 0..3 {
+        bench
+            .server
+            .remove(&pod_key(&format!("{}-{rank}", near[0])));
+    }
+    let is_written = |gangs: &BTreeSet<String>| gangs.iter().any(|gang| gang.contains(&far[0]));
+    for (seconds, expected) in [(110, false), (125, false), (150, true)] {
+        let written = written_at(&mut bench, seconds);
+        assert_eq!(is_written(&written), expected, "{seconds}: {written:?}");
+    }
 }
 
 #[test]

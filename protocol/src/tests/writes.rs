@@ -184,6 +184,40 @@ fn that_a_gang_waits_and_no_longer_does_is_told_to_its_pods_too_and_that_it_runs
     }
 }
 
+/// A Gang says nothing between two attempts, and is admitted in the second before it says what that one waits for.
+#[test]
+fn what_the_pods_of_a_gang_were_told_is_taken_back_there_though_it_is_admitted_in_its_next_attempt()
+{
+    let mut bench = Bench::new();
+    bench.server.put(team("vision", 1));
+    bench.run();
+    bench.gang("train", 2);
+    bench.run();
+    let told = |bench: &Bench| -> Vec<(Reason, String)> {
+        let notes = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::PublishEvent(note) => Some((note.reason, note.kind.clone())),
+            _ => None,
+        });
+        notes.collect()
+    };
+    let waits_for = bench.gang_status().queue.unwrap().reason;
+    let is_waiting = |told: &(Reason, String)| *told == (waits_for, "Pod".to_owned());
+    assert!(told(&bench).iter().any(is_waiting), "{:?}", told(&bench));
+    bench.written.clear();
+    // A predecessor had come so far with it: the next attempt is the third.
+    bench.change_pod("train-0", |pod| {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::ATTEMPT.to_owned(), "3".to_owned());
+    });
+    bench.server.put(team("vision", 2));
+    bench.run();
+    assert_eq!(bench.gang_status().attempt, 3);
+    let told = told(&bench);
+    let admitted = told.iter().filter(|(it, _)| *it == Reason::Admitted);
+    let kinds: Vec<&str> = admitted.map(|(_, kind)| kind.as_str()).collect();
+    assert_eq!(kinds, ["Gang", "Pod", "Pod"], "{told:?}");
+}
+
 /// Whoever drives the machine need not poll it for such an answer: of a gang's writes that is nearly every one.
 #[test]
 fn after_an_answer_that_is_no_news_a_poll_finds_nothing() {

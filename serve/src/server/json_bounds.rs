@@ -27,7 +27,7 @@ pub enum TooMuch {
 }
 
 /// Deepest nesting: where serde_json stops, too.
-const MOST_DEPTH: u32 = 127;
+pub(crate) const MOST_DEPTH: u32 = 127;
 
 impl JsonBounds {
     /// Counts the values of a text.

@@ -6,6 +6,7 @@
 //! need be:
 //!
 //! * a timestamp out of range becomes the last one that can be told, which means the same: far off;
+//! * what is nested too deep is left out ([`too_deep`]);
 //! * of everything else the smallest part that cannot be decoded is left out, and named ([`Missing`]);
 //! * where that does not help (a required field), only the metadata is known.
 //!
@@ -24,7 +25,8 @@ use serde::{Deserialize, Deserializer, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 use serde_path_to_error::{Path, Segment};
 
-use super::managed_fields;
+use super::{managed_fields, too_deep};
+use crate::server::json_bounds::MOST_DEPTH;
 
 /// Parts that are mended or left out of one object; one that needs more is known by its metadata only.
 const MENDS: usize = 64;
@@ -65,10 +67,25 @@ impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
         if let Ok(object) = serde_json::from_str(&text) {
             return Ok(Self::Whole(object));
         }
-        let stored = serde_json::from_str(stored.get());
+        let cut = too_deep::cut_off(stored.get());
+        let missing = cut.as_ref().map(|_| Missing {
+            path: String::new(),
+            error: format!("something is nested deeper than {MOST_DEPTH} levels"),
+        });
+        let stored = serde_json::from_str(cut.as_deref().unwrap_or_else(|| stored.get()));
         stored
-            .and_then(as_far_as_possible)
+            .and_then(|stored| as_far_as_possible(stored, missing))
             .map_err(serde::de::Error::custom)
+    }
+}
+
+impl<K> Decoded<K> {
+    /// As much of it as could be read; `None`: its metadata alone. Nothing may be concluded from what is missing.
+    pub fn read(&self) -> Option<&K> {
+        match self {
+            Self::Whole(object) => Some(object),
+            Self::Partial(partial) => partial.object.as_ref(),
+        }
     }
 }
 
@@ -119,11 +136,12 @@ impl<K: Resource> Resource for Decoded<K> {
     }
 }
 
-/// Fails only where not even the metadata can be decoded.
+/// Fails only where not even the metadata can be decoded. `cut_off`: what is missing from the beginning.
 fn as_far_as_possible<K: Resource + DeserializeOwned>(
     mut stored: Value,
+    cut_off: Option<Missing>,
 ) -> Result<Decoded<K>, serde_json::Error> {
-    let mut missing = Vec::new();
+    let mut missing: Vec<Missing> = cut_off.into_iter().collect();
     let mut object = None;
     for _ in 0..=MENDS {
         match serde_path_to_error::deserialize::<_, K>(&stored) {

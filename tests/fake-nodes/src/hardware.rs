@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_device::{Gpu, Listed, ListedGpu, NvlinkGroups};
+use muster_device::{FabricState, Gpu, Listed, ListedGpu, NvlinkGroups};
 use muster_dra_driver::{
     inventory::KnownGpus,
     mig::Policy,
@@ -73,6 +73,8 @@ impl Shape {
                 group: 0,
             },
             fabric_clique: None,
+            fabric: FabricState::None,
+            rdma_nic: None,
             driver_version: "580.95.05".to_owned(),
             cuda_compute_capability: (9, 0),
             minor: index,

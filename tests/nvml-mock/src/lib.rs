@@ -29,6 +29,7 @@ mod machine;
 pub mod mig;
 mod numbering;
 mod own_file;
+mod recorded;
 mod state;
 mod state_file;
 mod stated;
@@ -36,6 +37,10 @@ mod uuid;
 
 pub use board::{BOARDS, Board, Gpu, NvLink};
 pub use library::{LIBRARY, library};
+pub use recorded::{
+    Answer, GoneWith, ListedAs, RecordedGpu, RecordedLink, RecordedMig, RecordedPeers,
+    RecordedProfile, RecordedUse, Recording,
+};
 pub use state::{
     Card, ComputeInstance, Event, Failure, GpuInstance, Hang, MOST_EVENTS, Placement, Process,
     RemappedRows, State,

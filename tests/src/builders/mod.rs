@@ -163,6 +163,23 @@ pub fn claim_template(
     }))
 }
 
+/// A template of claims for one slice of a GPU, with this CEL selector.
+pub fn slice_template(name: &str, selector: &str) -> Result<ResourceClaimTemplate> {
+    let request = json!({
+        "name": "gpus",
+        "exactly": {
+            "deviceClassName": keys::DEVICE_CLASS_MIG,
+            "allocationMode": "ExactCount",
+            "count": 1,
+            "selectors": [{"cel": {"expression": selector}}],
+        },
+    });
+    typed(json!({
+        "metadata": {"name": name, "labels": made(&[])},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }))
+}
+
 /// A claim for `gpus` whole GPUs that pods name.
 pub fn claim(name: &str, gpus: u32) -> Result<ResourceClaim> {
     typed(json!({

@@ -162,10 +162,19 @@ fn process_link(machine: &Machine, process: u32) -> Result<PathBuf> {
     machine.path(&format!("{DIRECTORY}/proc/{process}"))
 }
 
-fn change_state(machine: &Machine, change: impl FnOnce(&mut State)) -> Result<()> {
+/// What the GPUs of a machine are, and what their cards remember.
+pub fn state(machine: &Machine) -> Result<State> {
+    Ok(state_file(machine)?.read()?)
+}
+
+/// Changes that: what happens to hardware, or what an administrator does with it.
+pub fn change_state(machine: &Machine, change: impl FnOnce(&mut State)) -> Result<()> {
+    Ok(state_file(machine)?.change(change)?)
+}
+
+fn state_file(machine: &Machine) -> Result<StateFile> {
     let file = machine.path(&format!("{DIRECTORY}/board.json"))?;
-    StateFile::at(file).change(change)?;
-    Ok(())
+    Ok(StateFile::at(file))
 }
 
 fn source(name: &str) -> PathBuf {

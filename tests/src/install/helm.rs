@@ -8,7 +8,10 @@ use serde_json::{Value, json};
 
 use super::{NAMESPACE, Part, RELEASE};
 use crate::{
-    kube_binaries::KubeBinaries, node::BOARD_FILE_ON_NODE, process::Launch, programs::Programs,
+    kube_binaries::KubeBinaries,
+    node::{BOARD_FILE_ON_NODE, PROC_ON_NODE},
+    process::Launch,
+    programs::Programs,
 };
 
 /// Longest time of one call of Helm.
@@ -21,7 +24,7 @@ pub(super) struct Values {
 }
 
 /// No replicas, no node for the DaemonSet, addresses instead of Services (there are no endpoints on
-/// loopback), and the mock NVML library.
+/// loopback), the mock NVML library, and what stands for the kernel's side of it.
 pub(super) fn values(
     addresses: &BTreeMap<Part, Ipv4Addr>,
     programs: &Programs,
@@ -59,6 +62,7 @@ pub(super) fn values(
                 "extraEnv": [
                     {"name": "MUSTER_NVML_LIBRARY", "value": programs.path(LIBRARY)},
                     {"name": nvidia_ml_mock::STATE_VARIABLE, "value": BOARD_FILE_ON_NODE},
+                    {"name": "MUSTER_PROC_DIR", "value": PROC_ON_NODE},
                 ],
             },
             "logFormat": "text",

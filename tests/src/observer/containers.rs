@@ -6,15 +6,26 @@
 use std::collections::BTreeMap;
 
 use super::{
+    claim_names::ClaimNames,
     etcd::Revision,
     findings::{Findings, Invariant},
     history::{ChargeHistory, Permission, PermitHistory},
+    published::Published,
     record::Container,
 };
 
 /// How long the line of an exit may come after the charge went: the runtime writes it once the container is dead,
 /// and the file is read a moment later.
 const EXIT_LINE_MILLIS: u64 = 2_000;
+
+/// What containers are judged by.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Evidence<'a> {
+    pub(super) permits: &'a PermitHistory,
+    pub(super) charges: &'a ChargeHistory,
+    pub(super) names: &'a ClaimNames,
+    pub(super) published: &'a Published,
+}
 
 /// Containers that run, or have exited and are not judged to their end.
 #[derive(Debug, Default)]
@@ -46,7 +57,7 @@ impl Containers {
         findings.counts.containers += 1;
         let others = self.running();
         let shared: Vec<String> = others
-            .filter_map(|other| shared_device(other, &container))
+            .filter_map(|other| shared_hardware(other, &container))
             .collect();
         findings.check(Invariant::S3, None);
         for how in shared {
@@ -85,13 +96,13 @@ impl Containers {
         self.runs.values().map(|run| run.started).min()
     }
 
-    /// Judges all of them as far as the watch has come.
+    /// Judges all of them as far as the watch has come. What claims are charged as and what devices cost does not change as long as a
+    /// container may ask for it.
     pub(super) fn judge(
         &mut self,
         revision: Revision,
         now_millis: u64,
-        permits: &PermitHistory,
-        charges: &ChargeHistory,
+        evidence: Evidence<'_>,
         findings: &mut Findings,
     ) {
         self.runs.retain(|_, run| {
@@ -99,10 +110,10 @@ impl Containers {
                 return true;
             }
             if run.enforced.is_none() {
-                run.enforced = Some(run.judge_start(permits, findings));
+                run.enforced = Some(run.judge_start(evidence, findings));
             }
             if run.enforced == Some(true) {
-                run.judge_charges(revision, now_millis, charges, findings);
+                run.judge_charges(revision, now_millis, evidence, findings);
             }
             run.exited.is_none_or(|exited| revision < exited)
         });
@@ -110,19 +121,25 @@ impl Containers {
 }
 
 impl Run {
-    /// S3: permitted at its start, for as many devices as it got. Whether permits were enforced then.
-    fn judge_start(&self, permits: &PermitHistory, findings: &mut Findings) -> bool {
+    /// S3: permitted at its start, for all devices that it got. Whether permits were enforced then.
+    fn judge_start(&self, evidence: Evidence<'_>, findings: &mut Findings) -> bool {
         let Container { node, pod, .. } = &self.container;
-        let Some(version) = permits.at(node, self.started) else {
+        let Some(version) = evidence.permits.at(node, self.started) else {
             return false;
         };
         for (claim, devices) in self.container.claims() {
-            let permission = version.permission(&self.container.pod_uid, claim, devices);
+            let costs = devices.iter();
+            let needed_milli: i64 = costs
+                .map(|device| evidence.published.gpus_milli(node, device))
+                .sum();
+            let permitted_as = evidence.names.charged_as(claim);
+            let permission =
+                version.permission(&self.container.pod_uid, permitted_as, needed_milli);
             let missing = match permission {
                 Permission::NotEnforced => continue,
                 Permission::Given => None,
                 Permission::Missing(why) => Some(format!(
-                    "a container of {pod} was started on {node} with {devices} devices of claim {claim}: {why}"
+                    "a container of {pod} was started on {node} with {devices:?} of claim {claim}: {why}"
                 )),
             };
             findings.check(Invariant::S3, missing);
@@ -135,13 +152,14 @@ impl Run {
         &mut self,
         revision: Revision,
         now_millis: u64,
-        charges: &ChargeHistory,
+        evidence: Evidence<'_>,
         findings: &mut Findings,
     ) {
         let pod = &self.container.pod;
         let mut is_charged = true;
         for claim in self.container.claims().into_keys() {
-            let uncharged = charges.first_uncharged(claim, self.started);
+            let charged_as = evidence.names.charged_as(claim);
+            let uncharged = evidence.charges.first_uncharged(charged_as, self.started);
             let uncharged = uncharged.filter(|at| *at <= revision);
             let ran_on = match (uncharged, self.exited) {
                 (None, _) => false,
@@ -163,8 +181,8 @@ impl Run {
     }
 }
 
-/// S3: how two containers have the same device in their hands by different claims, if they have.
-fn shared_device(one: &Container, other: &Container) -> Option<String> {
+/// S3: how two containers have the same device in their hands by different claims, or hardware that overlaps, if they have.
+fn shared_hardware(one: &Container, other: &Container) -> Option<String> {
     if one.node == other.node {
         let shared = one.devices.iter().find(|(device, claim)| {
             let holder = other.devices.get(*device);
@@ -179,6 +197,15 @@ fn shared_device(one: &Container, other: &Container) -> Option<String> {
     }
     let (claims, of_other) = (one.claims(), other.claims());
     let have_a_claim_in_common = claims.keys().any(|claim| of_other.contains_key(claim));
-    let gpu = one.gpus.intersection(&other.gpus).next()?;
-    (!have_a_claim_in_common).then(|| format!("{gpu} is used by {} and by {}", one.pod, other.pod))
+    let overlapping = one.parts.iter().find_map(|part| {
+        let mut parts = other.parts.iter();
+        Some((part, parts.find(|other| other.overlaps(part))?))
+    });
+    let (part, of_the_other) = overlapping?;
+    (!have_a_claim_in_common).then(|| {
+        format!(
+            "{part} is used by {}, and {of_the_other} by {}",
+            one.pod, other.pod
+        )
+    })
 }

@@ -16,6 +16,7 @@ use super::{
     decode,
     disk::{self, Disk},
     etcd::{Commit, Compacted, Etcd, Revision},
+    hardware::Machine,
     judge::Judge,
     record::RecordFile,
 };
@@ -25,10 +26,17 @@ const TICK: Duration = Duration::from_millis(200);
 /// Pause before etcd is asked again after it did not answer.
 const RETRY: Duration = Duration::from_millis(200);
 
+/// A node as it is seen without asking it.
+#[derive(Debug)]
+pub(super) struct SeenNode {
+    pub(super) record: RecordFile,
+    pub(super) machine: Machine,
+}
+
 /// Starts all of it.
 pub(super) fn start(
     etcd: Arc<Etcd>,
-    records: Vec<RecordFile>,
+    nodes: Vec<SeenNode>,
     disks: Vec<Disk>,
     judge: Arc<Mutex<Judge>>,
 ) -> JoinSet<()> {
@@ -38,7 +46,7 @@ pub(super) fn start(
     };
     let mut tasks = JoinSet::new();
     tasks.spawn(feed.clone().follow(etcd));
-    tasks.spawn(feed.keep_time(records, disks));
+    tasks.spawn(feed.keep_time(nodes, disks));
     tasks
 }
 
@@ -89,21 +97,23 @@ impl Feed {
         self.lock(|judge, _| judge.commit(commit.revision, changes));
     }
 
-    /// Reads records and disks and lets the judge judge, for ever.
-    async fn keep_time(self, mut records: Vec<RecordFile>, disks: Vec<Disk>) {
+    /// Reads records, cards and disks and lets the judge judge, for ever.
+    async fn keep_time(self, mut nodes: Vec<SeenNode>, disks: Vec<Disk>) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            for record in &mut records {
+            for SeenNode { record, machine } in &mut nodes {
                 let lines = record.new_lines();
-                self.lock(|judge, _| match lines {
-                    Ok(lines) => {
+                let cards = machine.look();
+                self.lock(|judge, _| match (lines, cards) {
+                    (Ok(lines), Ok(cards)) => {
                         for line in &lines {
-                            judge.record(&record.node, line);
+                            judge.record(&record.node, &cards, line);
                         }
+                        judge.slices(&record.node, cards.slices);
                     }
-                    Err(error) => judge.blind(&format!("{error:#}")),
+                    (Err(error), _) | (_, Err(error)) => judge.blind(&format!("{error:#}")),
                 });
             }
             let remains = disk::look(&disks);

@@ -34,7 +34,7 @@ struct SeenPermit {
 pub(super) enum Permission {
     /// The node does not enforce permits yet, or Muster does not know the node.
     NotEnforced,
-    /// Permitted for at least as many devices.
+    /// Permitted, and charged for at least as much.
     Given,
     /// Not permitted, for this reason.
     Missing(String),
@@ -74,11 +74,12 @@ impl NodeVersion {
         }
     }
 
-    /// Whether a container of this pod may start with so many devices of this claim.
+    /// Whether a container of this pod may start with devices of this claim that cost so many thousandths of a GPU. `claim` is what it is
+    /// permitted as.
     ///
     /// A permit that was withdrawn still covers what was prepared under it, until its driver has acknowledged the
     /// withdrawal and does not list the claim as held: that is the proof by which quota comes back.
-    pub(super) fn permission(&self, pod_uid: &str, claim: &str, devices: usize) -> Permission {
+    pub(super) fn permission(&self, pod_uid: &str, claim: &str, needed_milli: i64) -> Permission {
         if !self.enforce {
             return Permission::NotEnforced;
         }
@@ -96,12 +97,11 @@ impl NodeVersion {
                 }
             }
             let covered = charged_gpus_milli(&seen.permit, claim);
-            let needed = i64::try_from(devices).unwrap_or(i64::MAX / 1000) * 1000;
-            if covered >= needed {
+            if covered >= needed_milli {
                 return Permission::Given;
             }
             missing = format!(
-                "the permit is charged {covered} thousandths of a GPU for it, not {needed}"
+                "the permit is charged {covered} thousandths of a GPU for it, not {needed_milli}"
             );
         }
         Permission::Missing(missing)
@@ -242,7 +242,7 @@ mod tests {
         history.write(50, "node-0", None);
         let at = |revision| {
             let version = history.at("node-0", revision);
-            version.map(|version| version.permission("p", "c", 2))
+            version.map(|version| version.permission("p", "c", 2000))
         };
         assert_eq!(at(9), None, "before the first permit");
         for revision in [10, 19, 20, 29, 30, 39] {
@@ -251,11 +251,11 @@ mod tests {
         assert!(matches!(at(40), Some(Permission::Missing(_))), "released");
         assert_eq!(at(50), None, "the object is gone");
         let version = history.at("node-0", 10).unwrap();
-        for (pod, claim, devices) in [("p", "c", 3), ("q", "c", 1), ("p", "d", 1)] {
-            let permission = version.permission(pod, claim, devices);
+        for (pod, claim, needed_milli) in [("p", "c", 2001), ("q", "c", 142), ("p", "d", 142)] {
+            let permission = version.permission(pod, claim, needed_milli);
             assert!(
                 matches!(permission, Permission::Missing(_)),
-                "{pod} {claim} {devices}: {permission:?}"
+                "{pod} {claim} {needed_milli}: {permission:?}"
             );
         }
     }
@@ -264,7 +264,7 @@ mod tests {
     fn a_permit_that_was_never_live_permits_nothing() {
         let mut history = PermitHistory::default();
         history.write(10, "node-0", Some(&node(1, true, 0, &["c"])));
-        let permission = history.at("node-0", 10).unwrap().permission("p", "c", 1);
+        let permission = history.at("node-0", 10).unwrap().permission("p", "c", 1000);
         assert!(
             matches!(permission, Permission::Missing(_)),
             "{permission:?}"

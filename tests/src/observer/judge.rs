@@ -1,13 +1,14 @@
 //! The judge: takes what happened, in order, and says what was wrong. Pure; the time is an argument.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use kube::ResourceExt;
 
 use super::{
     COVERAGE_BOUND, RELEASE_BOUND, Verdict, attempts,
     charges::Charges,
-    containers::Containers,
+    claim_names::ClaimNames,
+    containers::{Containers, Evidence},
     disk::Remains,
     epochs,
     etcd::Revision,
@@ -16,9 +17,11 @@ use super::{
         Invariant::{S2, S6},
     },
     gang_lives::GangLives,
+    hardware::{Cards, Part},
     history::{ChargeHistory, PermitHistory},
     leaks::{self, Holders},
     overdue::Overdue,
+    published::Published,
     quota::Quota,
     record::{Container, Event, Line},
     ungates,
@@ -46,7 +49,11 @@ pub(super) struct Judge {
     containers: Containers,
     gang_lives: GangLives,
     holders: Holders,
+    names: ClaimNames,
+    published: Published,
     remains: Remains,
+    /// The slices that exist on the cards, by node.
+    slices: BTreeMap<String, Vec<Part>>,
     uncovered: Overdue,
     leaking: Overdue,
     seen_pods: BTreeSet<String>,
@@ -70,7 +77,10 @@ impl Default for Judge {
             containers: Containers::default(),
             gang_lives: GangLives::new(RELEASE_BOUND),
             holders: Holders::default(),
+            names: ClaimNames::default(),
+            published: Published::default(),
             remains: Remains::default(),
+            slices: BTreeMap::new(),
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
             seen_pods: BTreeSet::new(),
@@ -92,13 +102,13 @@ impl Judge {
         }
     }
 
-    /// A line of a node's record, in the order of the record.
-    pub(super) fn record(&mut self, node: &str, line: &Line) {
+    /// A line of a node's record, in the order of the record, and the node's cards.
+    pub(super) fn record(&mut self, node: &str, cards: &Cards, line: &Line) {
         // Where etcd did not answer the runtime, nothing was committed after what the watch has brought.
         let revision = line.revision.unwrap_or(self.revision);
         let id = &line.container_id;
         match line.event {
-            Event::Started => match Container::of(node, line) {
+            Event::Started => match Container::of(node, cards, line) {
                 Ok(Some(container)) => {
                     let findings = &mut self.findings;
                     self.containers.start(id, container, revision, findings);
@@ -113,6 +123,11 @@ impl Judge {
     /// What is on the disks of the nodes now.
     pub(super) fn disks(&mut self, remains: Remains) {
         self.remains = remains;
+    }
+
+    /// The slices that exist on a node's cards now.
+    pub(super) fn slices(&mut self, node: &str, slices: Vec<Part>) {
+        self.slices.insert(node.to_owned(), slices);
     }
 
     /// Something was missed, so that nothing that follows proves anything.
@@ -133,8 +148,12 @@ impl Judge {
         self.containers.judge(
             self.revision,
             now_millis,
-            &self.permit_history,
-            &self.charge_history,
+            Evidence {
+                permits: &self.permit_history,
+                charges: &self.charge_history,
+                names: &self.names,
+                published: &self.published,
+            },
             &mut self.findings,
         );
         self.check_coverage();
@@ -191,6 +210,7 @@ impl Judge {
             &self.holders,
             &self.containers,
             &self.remains,
+            &self.slices,
         )
     }
 
@@ -228,8 +248,9 @@ impl Judge {
                 .check_limits(world, charges, may_have_risen && !is_back, findings);
         }
         if may_have_risen || is_claim {
+            let known = (&self.published, &self.names);
             let (world, charges) = (&self.world, &self.charges);
-            self.quota.check_claims(world, charges, findings);
+            self.quota.check_claims(world, charges, known, findings);
         }
     }
 
@@ -247,7 +268,10 @@ impl Judge {
         match &change.object {
             Object::Pod(pod) if !change.gone => {
                 let spec = pod.spec.as_ref();
-                let has_claims = spec.is_some_and(|spec| spec.resource_claims.is_some());
+                let status = pod.status.as_ref();
+                // What kube-scheduler makes for it stands in its status.
+                let has_claims = spec.is_some_and(|spec| spec.resource_claims.is_some())
+                    || status.is_some_and(|it| it.extended_resource_claim_status.is_some());
                 if has_claims && self.seen_pods.insert(world::uid(&**pod)) {
                     self.findings.counts.pods += 1;
                 }
@@ -256,7 +280,11 @@ impl Judge {
             Object::Pod(pod) => {
                 self.seen_pods.remove(&world::uid(&**pod));
             }
-            Object::Claim(claim) => self.holders.note(claim),
+            Object::Claim(claim) => {
+                self.holders.note(claim);
+                self.names.note(claim);
+            }
+            Object::Slice(slice) if !change.gone => self.published.note(slice),
             Object::Gang(gang) => {
                 let findings = &mut self.findings;
                 self.gang_lives.write(gang, change.gone, findings);
@@ -274,7 +302,10 @@ impl Judge {
     /// S2: no GPU pod without a charge, bound with devices of ours or running with them. A pod that was found running
     /// when Muster came is charged within a bound; containers that start later are judged exactly, by their records.
     fn check_coverage(&mut self) {
-        let is_charged = |claim: &str| self.charges.claims.contains_key(claim);
+        let is_charged = |claim: &str| {
+            let charged_as = self.names.charged_as(claim);
+            self.charges.claims.contains_key(charged_as)
+        };
         let mut uncovered = BTreeSet::new();
         let mut checks = 0;
         for pod in self.world.pods.values() {

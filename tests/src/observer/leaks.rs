@@ -2,7 +2,7 @@
 //!
 //! The cause is always the same: a pod that holds the claim is alive, or a container of it runs. It is looked for in
 //! the API server's objects and in the runtimes' records. What is looked at is everything that Muster, or Kubernetes
-//! on its behalf, leaves behind: charges, allocations, taints, and the driver's files on the nodes.
+//! on its behalf, leaves behind: charges, allocations, taints, the driver's files on the nodes, and slices on the cards.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,6 +13,7 @@ use super::{
     charges::Charges,
     containers::Containers,
     disk::Remains,
+    hardware::Part,
     world::{self, World},
 };
 
@@ -55,6 +56,7 @@ pub(super) fn everything(
     holders: &Holders,
     containers: &Containers,
     remains: &Remains,
+    slices: &BTreeMap<String, Vec<Part>>,
 ) -> Vec<(String, bool)> {
     let has_cause = |claim: &str| holders.has_cause(claim, world, containers);
     let mut all = Vec::new();
@@ -88,13 +90,26 @@ pub(super) fn everything(
             None => remains.iter().any(|remain| remain.node == node),
             Some(status) => status.iter().any(|status| {
                 let mut held = status.held.iter().flat_map(|held| &held.devices);
-                held.any(|held| held == device)
+                held.any(|held| gpu_of(held) == gpu_of(device))
             }),
         };
         let what = format!("{device} of {node} is still tainted as held");
         all.push((what, is_caused));
     }
+    for (node, slices) in slices {
+        // Which claim a slice was made for no card knows. On a node without any claim none was.
+        let mut running = containers.running();
+        let is_caused = remains.iter().any(|remain| remain.node == *node)
+            || running.any(|container| container.node == *node);
+        let left = slices.iter();
+        all.extend(left.map(|part| (format!("{part} of {node} is still cut off"), is_caused)));
+    }
     all
+}
+
+/// The device that is the whole GPU of a device: who holds a slice keeps others from its GPU, and from the slices that overlap it.
+fn gpu_of(device: &str) -> &str {
+    device.split_once("-mig-").map_or(device, |(gpu, _)| gpu)
 }
 
 /// The driver of some node lists the claim as held: the proof of its release is not there yet.

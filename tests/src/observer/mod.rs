@@ -1,9 +1,9 @@
 //! The observer: watches the cluster from the outside and checks S1 to S6 and S16 all the time.
 //!
 //! It knows nothing of Muster but `muster-api`: no engine, no protocol. What a gang costs, whom it is charged to and
-//! which Flavor it takes it works out from pods, claims, slices, Namespaces and Team specs; which GPU was in whose hands
-//! it takes from the process runtime's record, never from the driver. A scenario passes only if the observer saw
-//! nothing wrong, and saw enough to say so.
+//! which Flavor it takes it works out from pods, claims, slices, Namespaces and Team specs; which part of which GPU was in whose hands
+//! it takes from the device nodes in the process runtime's record ([`hardware`]), never from the driver. A scenario passes only if the
+//! observer saw nothing wrong, and saw enough to say so.
 //!
 //! **Everything has one order.** One watch of etcd ([`etcd`]) brings every write of every kind in the order in which it
 //! was committed, over outages of the API server and of etcd itself, and a missing revision fails the scenario. Each
@@ -14,6 +14,7 @@
 
 mod attempts;
 mod charges;
+mod claim_names;
 mod containers;
 mod decode;
 mod disk;
@@ -22,11 +23,13 @@ mod etcd;
 mod feed;
 mod findings;
 mod gang_lives;
+mod hardware;
 mod history;
 mod judge;
 mod leaks;
 mod limits;
 mod overdue;
+mod published;
 mod quantity;
 mod quota;
 mod record;
@@ -132,9 +135,13 @@ impl Observer {
     pub fn start(etcd_url: &str, nodes: &[Node]) -> Result<Self> {
         let judge = Arc::new(Mutex::new(judge::Judge::default()));
         let etcd = Arc::new(etcd::Etcd::at(etcd_url)?);
-        let records = nodes
-            .iter()
-            .map(|node| record::RecordFile::new(node.name().to_owned(), node.record()));
+        let seen = nodes.iter().map(|node| feed::SeenNode {
+            record: record::RecordFile::new(node.name().to_owned(), node.record()),
+            machine: hardware::Machine {
+                state_file: node.hardware().path().to_owned(),
+                gpus: node.gpu_uuids(),
+            },
+        });
         let disks = nodes.iter().map(|node| disk::Disk {
             node: node.name().to_owned(),
             cdi_directory: node.cdi_directory(),
@@ -142,7 +149,7 @@ impl Observer {
         });
         let tasks = feed::start(
             Arc::clone(&etcd),
-            records.collect(),
+            seen.collect(),
             disks.collect(),
             Arc::clone(&judge),
         );

@@ -11,8 +11,10 @@ use muster_api::{ClaimByName, FlavorSpec, keys};
 
 use super::{
     charges::{ChargedClaim, Charges, Statement, lost_claims, statements},
+    claim_names::ClaimNames,
     findings::{Findings, Invariant::S1},
     limits,
+    published::Published,
     world::{self, World},
 };
 
@@ -85,37 +87,37 @@ impl Quota {
         }
     }
 
-    /// Every charge is as large as the claim, and for a Flavor that has its devices.
+    /// Every charge is as large as the claim, and for a Flavor that has its devices. `known` are the devices that were ever published, and
+    /// what claims are charged as.
     pub(super) fn check_claims(
         &mut self,
         world: &World,
         charges: &Charges,
+        known: (&Published, &ClaimNames),
         findings: &mut Findings,
     ) {
+        let (published, names) = known;
         self.compared
             .retain(|claim| charges.claims.contains_key(claim));
         for (uid, charged) in &charges.claims {
-            if let Some(name) = ClaimByName::parse(uid) {
+            let name = ClaimByName::parse(uid);
+            let of_plugin = name.filter(|name| name.device_class().is_none());
+            if let Some(name) = of_plugin {
                 let wrong = mismatch_by_name(world, name, charged);
                 let wrong = wrong.map(|why| format!("{uid} is charged {charged:?}, but {why}"));
                 findings.check(S1, wrong);
                 continue;
             }
-            let Some(claim) = world.claims.get(uid) else {
+            let claim = match name {
+                Some(_) => names.uid_of(uid).and_then(|made| world.claims.get(made)),
+                None => world.claims.get(uid),
+            };
+            let Some(claim) = claim else {
                 continue;
             };
-            let asked = world::requested_devices(claim).map(|devices| devices * 1000);
-            let wrong = asked.filter(|asked| *asked != charged.gpus_milli);
-            findings.check(
-                S1,
-                wrong.map(|asked| {
-                    format!(
-                        "claim {} asks for {asked} thousandths of a GPU and is charged {}",
-                        claim.name_any(),
-                        charged.gpus_milli
-                    )
-                }),
-            );
+            let wrong = wrong_amount(claim, charged, published);
+            let wrong = wrong.map(|why| format!("claim {} {why}", claim.name_any()));
+            findings.check(S1, wrong);
             if world::allocated_devices(claim) > 0 && self.compared.insert(uid.clone()) {
                 let flavor = world.flavors.get(&charged.flavor);
                 let wrong = match flavor {
@@ -135,6 +137,34 @@ impl Quota {
             }
         }
     }
+}
+
+/// Why a claim is charged too little or too much, if it is: by what it was allocated, or before that by what it asks for.
+///
+/// A claim with alternatives may have found a cheaper device than the one that was planned, which came free meanwhile. And one that was
+/// found running while its devices were not published is charged whole GPUs and no memory.
+fn wrong_amount(
+    claim: &ResourceClaim,
+    charged: &ChargedClaim,
+    published: &Published,
+) -> Option<String> {
+    let (gpus, vram) = (charged.gpus_milli, charged.vram_bytes);
+    let Some(cost) = published.cost_of(claim) else {
+        let asked = world::requested_gpus(claim)? * 1000;
+        return (asked != gpus)
+            .then(|| format!("asks for {asked} thousandths of a GPU and is charged {gpus}"));
+    };
+    let may_be_more = world::has_alternatives(claim);
+    let fits = |charged: i64, cost: i64| charged == cost || (charged > cost && may_be_more);
+    let was_unknown = vram == 0 && gpus == cost.devices * 1000;
+    if !fits(gpus, cost.gpus_milli) && !was_unknown {
+        return Some(format!(
+            "has {} thousandths of a GPU and is charged {gpus}",
+            cost.gpus_milli
+        ));
+    }
+    let has = cost.vram_bytes.filter(|_| !was_unknown)?;
+    (!fits(vram, has)).then(|| format!("has {has} bytes of memory and is charged {vram}"))
 }
 
 /// Why what a pod gets of a device plugin is charged wrongly, if it is. Of a pod that is gone nothing is known.

@@ -1,7 +1,7 @@
 //! The process runtime's record: which container got which GPUs, from when to when.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     fs::File,
     io::{Read, Seek, SeekFrom},
     path::PathBuf,
@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context, Result, ensure};
 use serde::Deserialize;
 
-use super::etcd::Revision;
+use super::{
+    etcd::Revision,
+    hardware::{Cards, Part},
+};
 
 /// One line of the record.
 #[derive(Clone, Debug, Deserialize)]
@@ -26,8 +29,9 @@ pub(super) struct Line {
     pub(super) container_id: String,
     #[serde(default)]
     pub(super) cdi_devices: Option<Vec<String>>,
+    /// Device nodes that it was given.
     #[serde(default)]
-    pub(super) env: Option<BTreeMap<String, String>>,
+    pub(super) device_nodes: Option<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
@@ -46,8 +50,8 @@ pub(super) struct Container {
     pub(super) pod_uid: String,
     /// Devices, each with the claim by which it came.
     pub(super) devices: BTreeMap<String, String>,
-    /// GPUs by UUID, as the container was told.
-    pub(super) gpus: BTreeSet<String>,
+    /// The hardware that it can use, by the device nodes that it was given.
+    pub(super) parts: Vec<Part>,
 }
 
 /// What every CDI device of Muster begins with.
@@ -56,8 +60,8 @@ const CDI_PREFIX: &str = "gpu.muster.dev/claim=";
 const UID_LENGTH: usize = 36;
 
 impl Container {
-    /// The container of a `started` line; `None` if it got no device of Muster's.
-    pub(super) fn of(node: &str, line: &Line) -> Result<Option<Self>> {
+    /// The container of a `started` line, on a node with these cards; `None` if it got no device of Muster's.
+    pub(super) fn of(node: &str, cards: &Cards, line: &Line) -> Result<Option<Self>> {
         let mut devices = BTreeMap::new();
         for id in line.cdi_devices.iter().flatten() {
             let Some(name) = id.strip_prefix(CDI_PREFIX) else {
@@ -70,25 +74,28 @@ impl Container {
         if devices.is_empty() {
             return Ok(None);
         }
-        let told = line.env.iter().flatten();
-        let gpus = told.filter(|(name, _)| *name == "MUSTER_VISIBLE_GPUS");
+        let pod = format!("{}/{}", line.pod_namespace, line.pod_name);
+        let nodes = line.device_nodes.as_deref().unwrap_or_default();
+        let parts = cards.parts(nodes);
+        let parts = parts.with_context(|| format!("a container of {pod} on {node}"))?;
+        ensure!(
+            !parts.is_empty(),
+            "a container of {pod} on {node} was given {devices:?} and the device node of no GPU, only {nodes:?}"
+        );
         Ok(Some(Self {
             node: node.to_owned(),
-            pod: format!("{}/{}", line.pod_namespace, line.pod_name),
+            pod,
             pod_uid: line.pod_uid.clone(),
-            gpus: gpus
-                .flat_map(|(_, value)| value.split(','))
-                .map(str::to_owned)
-                .collect(),
+            parts,
             devices,
         }))
     }
 
-    /// Claims by which it got devices, each with the number of devices.
-    pub(super) fn claims(&self) -> BTreeMap<&str, usize> {
-        let mut claims = BTreeMap::new();
-        for claim in self.devices.values() {
-            *claims.entry(claim.as_str()).or_insert(0) += 1;
+    /// Claims by which it got devices, each with their names.
+    pub(super) fn claims(&self) -> BTreeMap<&str, Vec<&str>> {
+        let mut claims: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (device, claim) in &self.devices {
+            claims.entry(claim).or_default().push(device);
         }
         claims
     }

@@ -1,11 +1,14 @@
 //! The observer sees a violation of each invariant when one is staged, and none when all goes well.
 
+mod slices;
+
 use serde_json::{Value, json};
 
 use super::{
     Expected,
     disk::Remains,
     findings::Invariant,
+    hardware::Cards,
     judge::Judge,
     record::Line,
     world::{Change, Object},
@@ -62,10 +65,24 @@ impl Stage {
         claim: &str,
         device: &str,
     ) -> &mut Self {
+        let node = device.replace("gpu-", "/dev/nvidia");
+        self.started_with(revision, container, claim, device, &[node.as_str()])
+    }
+
+    /// The same of a container that was given these device nodes.
+    fn started_with(
+        &mut self,
+        revision: Option<u64>,
+        container: &str,
+        claim: &str,
+        device: &str,
+        device_nodes: &[&str],
+    ) -> &mut Self {
         let line = json!({
             "event": "started", "podNamespace": "ml", "podName": container, "podUid": POD, "containerId": container,
             "revision": revision,
-            "cdiDevices": [format!("gpu.muster.dev/claim={claim}-{device}")], "env": {"MUSTER_VISIBLE_GPUS": device}
+            "cdiDevices": [format!("gpu.muster.dev/claim={claim}-{device}")],
+            "deviceNodes": device_nodes,
         });
         self.reads(&line)
     }
@@ -85,6 +102,7 @@ impl Stage {
     fn reads(&mut self, line: &Value) -> &mut Self {
         self.judge.record(
             "node-0",
+            &Cards::fresh(&["GPU-0", "GPU-1"]),
             &serde_json::from_value::<Line>(line.clone()).unwrap(),
         );
         self.passes(100)

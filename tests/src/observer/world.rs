@@ -128,9 +128,15 @@ pub(super) fn claims_of(world: &World, pod: &Pod) -> Vec<String> {
         .status
         .iter()
         .flat_map(|status| status.resource_claim_statuses.iter().flatten());
+    // What kube-scheduler made for a pod that asks by the name of a resource.
+    let by_resource = pod.status.iter().filter_map(|status| {
+        let made = status.extended_resource_claim_status.as_ref()?;
+        Some(made.resource_claim_name.as_str())
+    });
     let names: Vec<&str> = referenced
         .filter_map(|claim| claim.resource_claim_name.as_deref())
         .chain(generated.filter_map(|status| status.resource_claim_name.as_deref()))
+        .chain(by_resource)
         .collect();
     world
         .claims
@@ -206,20 +212,29 @@ fn units_of(pod: &Pod, resource: &str) -> i64 {
     most.max(together + sidecars)
 }
 
-/// Devices that the claim asks for, if it asks in a way that can be counted.
-pub(super) fn requested_devices(claim: &ResourceClaim) -> Option<i64> {
+/// Whole GPUs that the claim asks for, if it asks in a way that can be counted: what slices it gets shows when it has them.
+pub(super) fn requested_gpus(claim: &ResourceClaim) -> Option<i64> {
     let mut sum = 0_i64;
     let devices = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref())?;
     for request in devices.requests.iter().flatten() {
         let exactly = request.exactly.as_ref()?;
-        if exactly
+        let has_number = exactly
             .allocation_mode
             .as_deref()
-            .is_some_and(|mode| mode != "ExactCount")
-        {
+            .is_none_or(|mode| mode == "ExactCount");
+        let slices = [keys::DEVICE_CLASS_MIG, keys::DEVICE_CLASS_GPU_OR_SLICE];
+        if !has_number || slices.contains(&&*exactly.device_class_name) {
             return None;
         }
         sum = sum.checked_add(exactly.count.unwrap_or(1))?;
     }
     Some(sum)
+}
+
+/// Whether some request of the claim has alternatives.
+pub(super) fn has_alternatives(claim: &ResourceClaim) -> bool {
+    let spec = claim.spec.iter();
+    let devices = spec.filter_map(|spec| spec.devices.as_ref());
+    let mut requests = devices.flat_map(|devices| devices.requests.iter().flatten());
+    requests.any(|request| request.first_available.is_some())
 }

@@ -281,6 +281,15 @@ impl Attempts<'_> {
         let more = Patch::Merge(json!({"spec": spec}));
         let changed = claims.patch(&claim, &dry(), &more).await;
         refused("asking for more", changed, "field is immutable")?;
+        let mark = json!({"metadata": {"annotations": {keys::EXTENDED_RESOURCE_CLAIM: "true"}}});
+        let marked = claims.patch(&claim, &dry(), &Patch::Merge(mark)).await;
+        if self.user.is_insider {
+            // He may bind pods, as kube-scheduler may.
+            marked.context("an insider marks a claim")?;
+        } else {
+            let what = "saying that kube-scheduler made it";
+            refused(what, marked, "muster-claim-by-scheduler")?;
+        }
         let allocate = Patch::Merge(json!({"status": {"allocation": {"devices": {}}}}));
         let allocated = claims.patch_status(&claim, &dry(), &allocate).await;
         refused("allocating", allocated, &self.user.rbac())

@@ -3,6 +3,7 @@
 //!
 //! That no GPU is ever in two hands is judged by the observer (S3), from the process runtime's record.
 
+mod health;
 mod plain;
 mod repeated;
 mod same_gpu;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     };
     let scenarios = [
         plain::scenarios(),
+        health::scenarios(),
         repeated::scenarios(),
         same_gpu::scenarios(),
     ];

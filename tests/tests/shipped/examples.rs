@@ -33,29 +33,11 @@ pub(crate) fn images() -> Result<Vec<String>> {
 }
 
 pub(crate) async fn every_example_runs_word_for_word(lab: &mut Lab) -> Result<()> {
-    // As their Topology has it: one leaf for both.
-    for machine in GPU_MACHINES {
-        lab.kubectl(&[
-            "label",
-            "node",
-            machine,
-            "topology.example.com/spine=a",
-            "topology.example.com/leaf=a",
-        ])
-        .await?;
-    }
-    let files = files()?;
-    let (cluster, workloads): (Vec<&PathBuf>, Vec<&PathBuf>) =
-        files.iter().partition(|file| file.ends_with(CLUSTER));
-    let cluster = cluster
-        .first()
-        .with_context(|| format!("{CLUSTER} is there"))?;
-    let applied = ["apply", "--filename", &cluster.display().to_string()];
-    lab.kubectl(&applied).await?;
+    declare(lab).await?;
     lab.notes.examples += 1;
-    workload::namespace_is_ready(&lab.client(), NAMESPACE).await?;
+    let workloads = files()?.into_iter().filter(|file| !file.ends_with(CLUSTER));
     for file in workloads {
-        let text = fs::read_to_string(file)?;
+        let text = fs::read_to_string(&file)?;
         let name = file.display().to_string();
         let pods = run(lab, &text, NAMESPACE).await;
         pods.with_context(|| name.clone())?;
@@ -67,6 +49,26 @@ pub(crate) async fn every_example_runs_word_for_word(lab: &mut Lab) -> Result<()
         workload::all_gone(&lab.client(), namespace).await?;
     }
     Ok(())
+}
+
+/// Declares what all examples of `manifests/examples` need; it may be there already.
+pub(crate) async fn declare(lab: &Lab) -> Result<()> {
+    // As their Topology has it: one leaf for both.
+    for machine in GPU_MACHINES {
+        lab.kubectl(&[
+            "label",
+            "node",
+            machine,
+            "--overwrite",
+            "topology.example.com/spine=a",
+            "topology.example.com/leaf=a",
+        ])
+        .await?;
+    }
+    let cluster = file(CLUSTER);
+    lab.kubectl(&["apply", "--filename", &cluster.display().to_string()])
+        .await?;
+    workload::namespace_is_ready(&lab.client(), NAMESPACE).await
 }
 
 /// The Team was declared before, and is in use.
@@ -184,8 +186,7 @@ fn pods_of(object: &Value) -> u64 {
 }
 
 fn template_of_job() -> Result<String> {
-    let file = repository().join("manifests/examples/gang-job.yaml");
-    let documents = documents(&fs::read_to_string(file)?)?;
+    let documents = documents(&fs::read_to_string(file("gang-job.yaml"))?)?;
     let template = documents
         .into_iter()
         .find(|object| object["kind"] == "ResourceClaimTemplate");
@@ -198,8 +199,17 @@ fn readme() -> Result<String> {
     Ok(fs::read_to_string(repository().join("README.md"))?)
 }
 
+/// An example of `manifests/examples`.
+pub(crate) fn file(name: &str) -> PathBuf {
+    directory().join(name)
+}
+
+fn directory() -> PathBuf {
+    repository().join("manifests/examples")
+}
+
 fn files() -> Result<Vec<PathBuf>> {
-    let directory = repository().join("manifests/examples");
+    let directory = directory();
     let mut files = Vec::new();
     for entry in fs::read_dir(&directory).with_context(|| directory.display().to_string())? {
         files.push(entry?.path());

@@ -1,6 +1,7 @@
 //! Muster as it ships: the chart as it is, its images in real containers, installed and used as the README, the guides and
 //! the notes say, word for word.
 
+mod by_memory;
 mod bypass;
 mod driver_root;
 mod examples;
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
         bypass::a_pod_without_a_claim_that_uses_a_gpu_is_told_and_nothing_new_is_placed_there,
         driver_root::a_driver_that_a_container_installed_is_given_from_its_own_root,
         toolkit::containers_are_finished_by_its_hooks_where_the_operator_asks_for_them,
+        by_memory::each_container_of_the_example_sees_what_it_asked_for_and_its_pod_whether_that_is_well,
     ]);
     scenarios.extend(lab_scenarios![Core:
         uninstall::an_uninstall_is_refused_while_claims_are_held_and_goes_through_afterwards,

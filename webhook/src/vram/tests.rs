@@ -90,6 +90,15 @@ fn cases() -> Vec<(Pod, Option<&'static str>)> {
             pod(&none, &none, &from_template("silent")),
             Some("spec.resourceClaims[0]"),
         ),
+        // Called as the claim of a shorthand, and there is none.
+        (
+            pod(
+                &none,
+                &none,
+                &json!([{"name": "muster-gpus", "resourceClaimTemplateName": "silent"}]),
+            ),
+            Some("spec.resourceClaims[0]"),
+        ),
         (pod(&none, &none, &from_template("saying")), None),
         (pod(&none, &none, &from_template("not-known-yet")), None),
         (

@@ -12,7 +12,7 @@ use super::model;
 use crate::{build::cargo, dependencies, generate};
 
 /// Stages that are not test programs, in the order in which they run.
-pub(super) const STAGES: [(&str, Stage); 11] = [
+pub(super) const STAGES: [(&str, Stage); 12] = [
     ("format", Stage::Cargo(&["fmt", "--all", "--check"])),
     ("generated", Stage::Generated),
     (
@@ -33,6 +33,17 @@ pub(super) const STAGES: [(&str, Stage); 11] = [
     ("chart", Stage::Chart),
     ("helm3", Stage::FormerHelm),
     ("alerts", Stage::Alerts),
+    (
+        "cdi",
+        Stage::Cargo(&[
+            "test",
+            "--locked",
+            "--manifest-path",
+            "tests/cdi-validation/Cargo.toml",
+            "--target-dir",
+            "target/cdi-validation",
+        ]),
+    ),
     ("model", Stage::Model),
 ];
 

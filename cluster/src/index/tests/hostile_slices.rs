@@ -208,11 +208,12 @@ fn a_pool_whose_counters_cannot_be_counted_with_is_not_used_and_says_why() {
 }
 
 #[test]
-fn a_pool_has_at_most_4096_devices() {
-    for (gpus, is_used) in [(4_096_usize, true), (4_097, false)] {
-        let count = gpus.div_ceil(128);
+fn the_pools_of_a_node_have_at_most_4096_devices() {
+    // It has two GPUs besides.
+    for (cards, is_used) in [(4_094_usize, true), (4_095, false)] {
+        let count = cards.div_ceil(128);
         let slices = (0..count).map(|number| {
-            let devices = (number * 128..gpus.min((number + 1) * 128))
+            let devices = (number * 128..cards.min((number + 1) * 128))
                 .map(|device| json!({"name": format!("d-{device}")}));
             json!({
                 "kind": "ResourceSlice",
@@ -222,7 +223,45 @@ fn a_pool_has_at_most_4096_devices() {
             })
         });
         let index = index_with(slices);
-        assert_eq!(told(&index, "a").block.is_none(), is_used, "{gpus}");
-        assert_eq!(index.fault_of_pools("a").is_none(), is_used, "{gpus}");
+        assert_eq!(told(&index, "a").block.is_none(), is_used, "{cards}");
+        assert_eq!(index.fault_of_pools("a").is_none(), is_used, "{cards}");
+    }
+}
+
+#[test]
+fn the_pools_of_a_node_have_at_most_2048_counters() {
+    let set = |name: String, counters: usize| {
+        let counters = (0..counters).map(|number| (format!("c-{number}"), json!({"value": "1"})));
+        json!({"name": name, "counters": Value::Object(counters.collect())})
+    };
+    for (more, fault) in [
+        (None, None),
+        (
+            Some(1),
+            Some(
+                "pool b.example.com/a: 1 counters beside 2048 of other pools; at most 2048 of a node are planned",
+            ),
+        ),
+    ] {
+        let full = (0..8).map(|number| {
+            let sets = (0..8).map(|at| set(format!("s-{number}-{at}"), 32));
+            ("a.example.com", 8, json!(sets.collect::<Vec<_>>()))
+        });
+        let more =
+            more.map(|counters| ("b.example.com", 1, json!([set("s".to_owned(), counters)])));
+        let slices = full
+            .chain(more)
+            .enumerate()
+            .map(|(number, (driver, count, sets))| {
+                json!({
+                    "kind": "ResourceSlice",
+                    "metadata": {"name": format!("s-{number}"), "uid": format!("s-{number}")},
+                    "spec": {"driver": driver, "nodeName": "a", "sharedCounters": sets,
+                        "pool": {"name": "a", "generation": 1, "resourceSliceCount": count}},
+                })
+            });
+        let index = index_with(slices);
+        assert_eq!(index.fault_of_pools("a"), fault);
+        assert_eq!(told(&index, "a").block.is_none(), fault.is_none());
     }
 }

@@ -252,15 +252,6 @@ fn devices_that_may_not_be_given_out_are_not_usable() {
             true,
         ),
         (
-            "counters",
-            device(
-                "consumesCounters",
-                json!([{"counterSet": "s", "counters": {}}]),
-            ),
-            false,
-            false,
-        ),
-        (
             "shared",
             device("allowMultipleAllocations", json!(true)),
             false,
@@ -290,9 +281,7 @@ fn a_device_that_is_never_planned_is_there_for_no_request() {
     };
     let taint = json!([{"key": "k", "effect": "NoSchedule"}]);
     assert!(with_field("taints", taint), "it may be planned later");
-    let counters = json!([{"counterSet": "s", "counters": {}}]);
     for (field, value) in [
-        ("consumesCounters", counters),
         ("allowMultipleAllocations", json!(true)),
         ("bindingConditions", json!(["c"])),
     ] {

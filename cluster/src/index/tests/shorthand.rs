@@ -81,6 +81,35 @@ fn a_claim_of_a_template_that_somebody_else_made_is_not() {
 }
 
 #[test]
+fn a_pod_that_waits_by_the_template_of_an_earlier_release_is_told_to_be_created_anew() {
+    let reference =
+        json!([{"name": "muster-gpus", "resourceClaimTemplateName": "muster-2-gpus-40gi-other"}]);
+    let of_earlier = |pod: Value| with(pod, "/spec/resourceClaims", reference.clone());
+    let other = with(
+        made_claim(),
+        "/spec/devices/requests/0/exactly/count",
+        json!(1),
+    );
+    for objects in [
+        vec![of_earlier(pod_with_claim()), other],
+        vec![of_earlier(waiting_pod())],
+    ] {
+        let told = wait(&index_with(objects)).unwrap();
+        assert_eq!(told.reason, Reason::RequestNotUnderstood);
+        assert!(
+            told.details
+                .contains("muster-2-gpus-40gi-other, by which an earlier release")
+                && told.details.ends_with("create the pod anew"),
+            "{}",
+            told.details
+        );
+    }
+    // What asks for the same is what was meant.
+    let index = index_with([of_earlier(pod_with_claim()), made_claim()]);
+    assert_eq!(wait(&index), None);
+}
+
+#[test]
 fn a_pod_that_was_let_go_is_not_judged_anew() {
     let other = with(
         made_claim(),

@@ -184,7 +184,7 @@ kube-system/kube-scheduler
 {{/* The extended resources that stand for devices, one that the class of whole GPUs stands behind included, as JSON. */}}
 {{- define "muster.managedResources" -}}
 {{- $named := .Values.deviceClasses.gpu.extendedResourceName | default "" }}
-{{- concat .Values.managedResources (ternary (list $named) list (ne $named "")) | uniq | toJson -}}
+{{- concat (.Values.managedResources | default list) (ternary (list $named) list (ne $named "")) | uniq | toJson -}}
 {{- end }}
 
 {{/* CEL over `object`, a Pod, from a file that is generated from muster_cluster::managed for one stand-in resource; the chart's
@@ -263,6 +263,11 @@ spec:
 {{/* CEL: whether the request is the controller's. */}}
 {{- define "muster.byController" -}}
 request.userInfo.username == '{{ include "muster.controllerUsername" . }}'
+{{- end }}
+
+{{/* CEL: whether who asks may bind pods in the namespace, as schedulers may: kube-scheduler, whatever it is called here. */}}
+{{- define "muster.bindsPods" -}}
+authorizer.group('').resource('pods').subresource('binding').namespace(request.namespace).check('create').allowed()
 {{- end }}
 
 {{/* CEL lists of the keys that only the controller writes, and of those that are fixed once the pod exists. */}}

@@ -79,6 +79,11 @@ impl<'a> Card<'a> {
         unsafe { self.device.handle() }
     }
 
+    /// Minor number of the GPU's device node.
+    pub(super) fn minor(&self) -> Result<u32, NvmlError> {
+        self.device.minor_number()
+    }
+
     /// Whether the mode is on; `None` for GPUs and drivers that have none.
     pub(super) fn mode(&self) -> Result<Option<MigModeAfter>, NvmlError> {
         let Ok(get) = nvml_sym(self.lib().nvmlDeviceGetMigMode.as_ref()) else {

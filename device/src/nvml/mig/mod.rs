@@ -5,7 +5,10 @@ mod change;
 mod instances;
 mod live;
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use nvml_wrapper::{Device, error::NvmlError};
 use nvml_wrapper_sys::bindings as raw;
@@ -22,6 +25,22 @@ use crate::mig::{MigFacts, MigInstance, MigModeAfter, MigProfile, Placement, bel
 const CHANGE_LIMITS: u32 = 4;
 
 impl Backend {
+    /// Whether a GPU is in MIG mode, and whether it will be after a reset; `None`: it has no such mode.
+    pub fn mig_mode(&self, gpu_uuid: &str) -> Result<Option<MigModeAfter>, BackendError> {
+        let limit = self.calls.limit();
+        self.with_card(gpu_uuid, limit, |card, gpu| {
+            card.mode().map_err(refusal(gpu, "its MIG mode"))
+        })
+    }
+
+    /// Minor number of a GPU's device node, as it is now: a change of the MIG mode may give it another.
+    pub fn minor(&self, gpu_uuid: &str) -> Result<u32, BackendError> {
+        let limit = self.calls.limit();
+        self.with_card(gpu_uuid, limit, |card, gpu| {
+            card.minor().map_err(refusal(gpu, "its minor number"))
+        })
+    }
+
     /// The slices that exist on a GPU, ascending by place; none while it is not in MIG mode.
     pub fn mig_instances(&self, gpu_uuid: &str) -> Result<Vec<MigInstance>, BackendError> {
         let limit = self.calls.limit();
@@ -80,7 +99,7 @@ impl Backend {
         });
         if matches!(after, Ok((_, true)) | Err(BackendError::Unresponsive)) {
             // A stuck call keeps what it is in; the next question opens it anew all the same.
-            drop(self.release(&format!("the MIG mode of GPU {gpu_uuid} was changed")));
+            drop(self.close(&format!("the MIG mode of GPU {gpu_uuid} was changed"), true));
         }
         after.map(|(mode, _)| mode)
     }
@@ -97,13 +116,42 @@ impl Backend {
     ) -> Result<Answer, BackendError> {
         // What a library of another version says, or does, is nothing to build on.
         self.library.compare_with_kernel();
-        self.find(gpu_uuid)?;
-        let uuid = gpu_uuid.to_owned();
-        self.ask_within(Lane::Gpu(uuid.clone()), limit, move |session| {
-            let device = session.device(&uuid)?;
-            question(&Card::new(&device), &uuid)
-        })
+        let deadline = Instant::now() + limit;
+        let question = Arc::new(Mutex::new(Some(question)));
+        loop {
+            let closings = self.library.brief_closings();
+            let answer = self.find(gpu_uuid).and_then(|()| {
+                let (uuid, question) = (gpu_uuid.to_owned(), Arc::clone(&question));
+                self.ask_within(Lane::Gpu(uuid.clone()), limit, move |session| {
+                    let device = session.device(&uuid)?;
+                    // The lock is free again before it is asked: it may hang.
+                    let left = question
+                        .lock()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .take();
+                    let question = left.ok_or_else(asked_already)?;
+                    question(&Card::new(&device), &uuid)
+                })
+            });
+            // NVML may be closed for another GPU's sake between finding this one and asking it. Then nothing was asked, and nothing done.
+            let is_interrupted = matches!(
+                answer,
+                Err(BackendError::Unavailable(_) | BackendError::Failed(_))
+            ) && self.library.brief_closings() != closings;
+            let is_left = question
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .is_some();
+            if !(is_interrupted && is_left) || Instant::now() >= deadline {
+                return answer;
+            }
+        }
     }
+}
+
+/// Only one of several tries asks.
+fn asked_already() -> BackendError {
+    BackendError::Failed("it was asked already".to_owned())
 }
 
 /// What a GPU can be cut into; `None` if it cannot be. `gpu_bytes` is its memory.

@@ -124,6 +124,23 @@ fn a_gpu_that_is_listed_only_while_the_lock_is_waited_for_is_looked_at_before_it
 }
 
 #[test]
+fn a_gpu_that_the_fabric_manager_has_not_set_up_is_prepared_once_it_has() {
+    let mut node = Node::new(None);
+    let mut seen = inventory();
+    seen.get_mut("gpu-0").unwrap().lacks_fabric = true;
+    node.tell(Input::Inventory(seen));
+    let other = node.prepare(claim("b", &["gpu-1"]));
+    assert_eq!(node.prepared(other).len(), 1);
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    node.pass(36 * SECOND);
+    assert_eq!(node.refused(call).reason, Some(Reason::DriverIncomplete));
+    let again = node.prepare(claim("a", &["gpu-0"]));
+    assert_eq!(node.answered(again), None);
+    node.tell(Input::Inventory(inventory()));
+    assert_eq!(node.prepared(again).len(), 1);
+}
+
+#[test]
 fn a_gpu_that_does_not_say_what_it_is_is_prepared_only_for_who_administers_it() {
     let mut node = Node::new(None);
     let mut seen = inventory();

@@ -42,6 +42,7 @@ fn inventory() -> Inventory {
                 memory_bytes: 80,
                 minor: index,
                 silent: false,
+                lacks_fabric: false,
                 slice: None,
             };
             (format!("gpu-{index}"), facts)

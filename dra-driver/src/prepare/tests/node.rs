@@ -10,6 +10,10 @@ use super::*;
 const MOST_STEPS: usize = 1_000;
 
 /// A disk, an API server, and one instance of the driver or more.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is something that a test breaks by itself"
+)]
 pub(super) struct Node {
     pub(super) machines: Vec<Machine>,
     pub(super) now: u64,
@@ -47,6 +51,11 @@ pub(super) struct Node {
     lock: Option<Holder>,
     /// Turns at the lock that wait for it.
     blocked: VecDeque<(usize, Effect)>,
+    /// Changes of slices take until [`Node::release_changes`].
+    pub(super) holds_changes: bool,
+    held_changes: VecDeque<(usize, Effect)>,
+    /// GPUs whose slices were listed under the lock, in order.
+    pub(super) asked: Vec<String>,
 }
 
 /// Who has the lock.
@@ -91,6 +100,9 @@ impl Node {
             queue: VecDeque::new(),
             lock: None,
             blocked: VecDeque::new(),
+            holds_changes: false,
+            held_changes: VecDeque::new(),
+            asked: Vec::new(),
         }
     }
 
@@ -108,6 +120,7 @@ impl Node {
     pub(super) fn boot_seeing(&mut self, config: Config, seen: Option<NodeDevices>) {
         self.queue.clear();
         self.blocked.clear();
+        self.held_changes.clear();
         self.lock = None;
         self.machines.clear();
         self.start(config, seen);
@@ -173,6 +186,13 @@ impl Node {
     pub(super) fn release_lock(&mut self) {
         assert_eq!(self.lock.take(), Some(Holder::Other));
         self.queue.append(&mut self.blocked);
+    }
+
+    /// The changes of slices that were held are made, and so are those to come.
+    pub(super) fn release_changes(&mut self) {
+        self.holds_changes = false;
+        self.queue.append(&mut self.held_changes);
+        self.settle();
     }
 
     /// Time passes, with every tick that an instance asks for.
@@ -256,6 +276,9 @@ impl Node {
             Effect::Lock { .. } if self.lock.is_some() => {
                 self.blocked.push_back((instance, effect));
             }
+            Effect::MakeSlices { .. } | Effect::RemoveSlices { .. } if self.holds_changes => {
+                self.held_changes.push_back((instance, effect));
+            }
             Effect::Lock {
                 ticket,
                 probe,
@@ -264,6 +287,7 @@ impl Node {
                 list_slices,
             } => {
                 self.lock = Some(Holder::Instance(instance));
+                self.asked.extend(list_slices.iter().cloned());
                 if let Some(claim) = &read_claim {
                     self.log.push(format!("claim {} under the lock", claim.uid));
                 }

@@ -35,6 +35,7 @@ fn cut(mode: SliceMode) -> Inventory {
                 memory_bytes: i64::from(size) * 10,
                 minor: 0,
                 silent: false,
+                lacks_fabric: false,
                 slice: Some(SliceFacts {
                     profile: profile.clone(),
                     placement,
@@ -143,6 +144,17 @@ fn a_gpu_that_could_be_cut_and_is_used_whole_is_named_by_the_minor_number_that_i
     let minors = node.cdi["a"].devices.iter().map(|device| device.minor);
     // The other one cannot be cut: nobody touches its mode.
     assert_eq!(minors.collect::<Vec<_>>(), [7, 1]);
+    node.unprepare("a");
+    assert_clean(&node, "in the end");
+}
+
+#[test]
+fn a_gpu_that_an_administrator_may_cut_is_looked_at_before_it_is_used_whole() {
+    let mut node = node_with(None, SliceMode::Static);
+    let call = node.prepare(claim("a", &["gpu-0"]));
+    assert_eq!(node.prepared(call).len(), 1);
+    // As whoever looked at its mode told it.
+    assert_eq!(node.cdi["a"].devices[0].minor, 7);
     node.unprepare("a");
     assert_clean(&node, "in the end");
 }
@@ -391,6 +403,45 @@ fn another_allocation_of_the_claim_gets_its_own_slice_and_the_old_one_goes() {
         );
         assert_eq!(node.starts(), [4], "{state:?}");
     }
+}
+
+#[test]
+fn while_a_gpu_is_being_changed_no_prepare_asks_about_it_under_the_lock_and_all_others_go_on() {
+    let mut node = node();
+    node.prepare(claim("old", &["slice-1-3"]));
+    node.holds_changes = true;
+    let first = node.prepare(claim("a", &["slice-1-0"]));
+    node.asked.clear();
+    let second = node.prepare(claim("b", &["slice-1-1"]));
+    let other = node.prepare(claim("c", &["gpu-1"]));
+    assert_eq!(node.prepared(other).len(), 1);
+    // What is given back is never behind what is prepared.
+    let unprepare = node.unprepare("old");
+    assert_eq!(node.state("old"), Some(RecordState::Unpreparing));
+    node.pass(SECOND);
+    assert_eq!(node.asked, Vec::<String>::new());
+    for call in [first, second, unprepare] {
+        assert_eq!(node.answered(call), None);
+    }
+    node.release_changes();
+    assert_eq!(node.prepared(first).len(), 1);
+    assert_eq!(node.prepared(second).len(), 1);
+    assert_eq!(node.answered(unprepare), Some(&Answer::Unprepared));
+    assert_eq!(node.asked, ["GPU-0"], "once, for the second");
+    assert_eq!(node.starts().len(), 2);
+}
+
+#[test]
+fn a_prepare_that_is_put_off_behind_a_change_is_answered_at_its_own_end() {
+    let mut node = node();
+    node.holds_changes = true;
+    node.prepare(claim("a", &["slice-1-0"]));
+    let call = node.prepare(claim("b", &["slice-1-0"]));
+    node.pass(34 * SECOND);
+    assert_eq!(node.answered(call), None);
+    node.pass(2 * SECOND);
+    assert_eq!(node.refused(call).reason, Some(Reason::DeviceHeld));
+    assert_eq!(node.state("b"), None);
 }
 
 /// More than a Prepare of a slice takes steps that gives another one back first.

@@ -10,6 +10,7 @@ mod jobs;
 mod nodes;
 mod pods;
 mod running;
+mod scheduler_claims;
 
 use std::collections::BTreeMap;
 
@@ -49,6 +50,7 @@ pub(super) fn complete(
     running::add_members(&mut completed);
     jobs::add_pods(&mut completed)?;
     pods::complete(&mut completed);
+    scheduler_claims::add(&mut completed);
     allocations::add(&mut completed);
     nodes::add_node_devices(&mut completed);
     defaults::add_ledger(&mut completed);

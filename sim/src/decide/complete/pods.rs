@@ -19,9 +19,6 @@ use muster_cluster::{
 use super::Completed;
 use crate::decide::settle;
 
-/// By this annotation of a claim the claim controller finds for which entry of the pod it was made.
-const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
-
 /// Completes every pod.
 pub(super) fn complete(completed: &mut Completed<'_>) {
     let config = settle::index_config();
@@ -29,7 +26,7 @@ pub(super) fn complete(completed: &mut Completed<'_>) {
     let mut made: BTreeMap<(String, String), String> = BTreeMap::new();
     for claim in completed.list::<ResourceClaim>() {
         let annotations = claim.metadata.annotations.unwrap_or_default();
-        let Some(name) = annotations.get(POD_CLAIM_NAME) else {
+        let Some(name) = annotations.get(keys::POD_CLAIM_NAME) else {
             continue;
         };
         for owner in claim.metadata.owner_references.into_iter().flatten() {

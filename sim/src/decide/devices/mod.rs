@@ -347,7 +347,7 @@ pub(super) fn reserve(claim: &mut ResourceClaim, pod: &Pod) {
     }
 }
 
-/// Names of a pod's claims, each once, in its order; `Err`: of an entry of the pod for which no claim was made yet.
+/// Names of a pod's claims, each once, in its order, and last the one that was made for what it asks for by the name of a resource; `Err`: of an entry of the pod for which no claim was made yet.
 pub(super) fn claims_of(pod: &Pod) -> Vec<Result<String, String>> {
     let status = pod.status.iter();
     let made = status.flat_map(|status| status.resource_claim_statuses.iter().flatten());
@@ -368,6 +368,9 @@ pub(super) fn claims_of(pod: &Pod) -> Vec<Result<String, String>> {
             claims.push(claim);
         }
     }
+    let mut status = pod.status.iter();
+    let by_name = status.find_map(|status| status.extended_resource_claim_status.as_ref());
+    claims.extend(by_name.map(|claim| Ok(claim.resource_claim_name.clone())));
     claims
 }
 

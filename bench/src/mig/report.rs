@@ -1,0 +1,273 @@
+//! What was measured, for programs and for people.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use super::{
+    TIME_LIMIT,
+    instance::{Facts, JUDGED_UP_TO_PERCENT},
+};
+use crate::{machine::Machine, report::Verdict};
+
+/// Of the requests that the optimum places, the most that may be missing.
+pub(super) const MOST_MISSING: f64 = 0.02;
+/// Of the GPUs that the optimum opens, the most that may be opened beside.
+pub(super) const MOST_EXTRA: f64 = 0.05;
+
+/// What one who decides made of an instance, beside the optimum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Placed {
+    /// Requests that were placed.
+    pub(super) requests: u32,
+    /// GPUs of which something was given out.
+    pub(super) gpus: u32,
+    /// The fewest on which those very requests can be placed.
+    pub(super) fewest_gpus: u32,
+}
+
+/// One instance that was solved to proof.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Solved {
+    #[serde(flatten)]
+    pub(super) facts: Facts,
+    /// Requests that arrived.
+    pub(super) arrived: u32,
+    /// The most of them that can be placed.
+    pub(super) most_placed: u32,
+    pub(super) planned: Placed,
+    pub(super) first_fit: Placed,
+}
+
+/// Sums over instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Share {
+    /// Requests that were placed, as a part of those that the optimum places.
+    pub(super) placed_share: f64,
+    /// GPUs that were opened beyond those that the optimum opens for the same requests, as a part of these.
+    pub(super) extra_gpus_share: f64,
+}
+
+/// What some instances gave.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Summary {
+    of: String,
+    pub(super) instances: usize,
+    pub(super) planned: Share,
+    pub(super) first_fit: Share,
+}
+
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(super) struct Report {
+    machine: Machine,
+    first_seed: u64,
+    optimum_time_limit_seconds: u64,
+    assumptions: &'static str,
+    /// Those that are judged: where no more is asked for than there is.
+    judged: Summary,
+    /// Of these, by cluster, by mix, by how requests say what they need, by load, by size, and by whether the optimum places all.
+    groups: Vec<Summary>,
+    /// Where more is asked for than there is: the optimum chooses whom it places.
+    overloaded: Summary,
+    targets: Vec<Verdict>,
+    /// Those for which no optimum was proved in time. They are in no sum.
+    unproved: Vec<Facts>,
+    instances: Vec<Solved>,
+}
+
+const ASSUMPTIONS: &str = "requests for one device each, nothing ends, devices are allocated as soon as their pod is planned; \
+    the optimum knows all requests beforehand; first fit takes nodes and devices in the order of their names";
+
+/// Above what [`Report::print`] prints.
+const HEADER: &str = "\
+of                             instances     planner            first fit
+                                             placed extra GPUs     placed extra GPUs";
+
+impl Share {
+    fn of<'a>(solved: impl Iterator<Item = (&'a Solved, &'a Placed)>) -> Self {
+        let mut sums = [0_u32; 4];
+        for (solved, placed) in solved {
+            let of_one = [
+                placed.requests,
+                solved.most_placed,
+                placed.gpus,
+                placed.fewest_gpus,
+            ];
+            for (sum, one) in sums.iter_mut().zip(of_one) {
+                *sum += one;
+            }
+        }
+        let [placed, most_placed, gpus, fewest] = sums.map(f64::from);
+        Self {
+            placed_share: placed / most_placed,
+            extra_gpus_share: gpus / fewest - 1.0,
+        }
+    }
+}
+
+impl Summary {
+    pub(super) fn of(of: &str, solved: &[&Solved]) -> Self {
+        let each = || solved.iter().copied();
+        Self {
+            of: of.to_owned(),
+            instances: solved.len(),
+            planned: Share::of(each().map(|one| (one, &one.planned))),
+            first_fit: Share::of(each().map(|one| (one, &one.first_fit))),
+        }
+    }
+
+    /// Whether packing is as good as it is to be.
+    pub(super) fn targets(&self) -> Vec<Verdict> {
+        let missing = 1.0 - self.planned.placed_share;
+        let extra = self.planned.extra_gpus_share;
+        vec![
+            Verdict::at_most(
+                "requests not placed, of the optimum's",
+                missing,
+                MOST_MISSING,
+            ),
+            Verdict::at_most("GPUs opened beyond the optimum's", extra, MOST_EXTRA),
+        ]
+    }
+}
+
+/// The sums over what is judged, by group and over all, and over the rest.
+fn sums(solved: &[Solved]) -> (Vec<Summary>, Summary, Summary) {
+    let is_judged = |one: &&Solved| one.facts.load_percent <= JUDGED_UP_TO_PERCENT;
+    let (judged, overloaded): (Vec<&Solved>, Vec<&Solved>) = solved.iter().partition(is_judged);
+    let mut groups: BTreeMap<(usize, String), Vec<&Solved>> = BTreeMap::new();
+    for one in judged.iter().copied() {
+        let facts = &one.facts;
+        let names = [
+            facts.cluster.to_owned(),
+            format!("mix {:?}", facts.mix),
+            format!("by {:?}", facts.style),
+            format!("load {:3} %", facts.load_percent),
+            format!("GPUs {:3}", facts.gpus),
+            if one.most_placed == one.arrived {
+                "all can be placed".to_owned()
+            } else {
+                "not all can be placed".to_owned()
+            },
+        ];
+        for (at, name) in names.into_iter().enumerate() {
+            groups.entry((at, name)).or_default().push(one);
+        }
+    }
+    let groups = groups.iter();
+    let groups = groups.map(|((_, name), solved)| Summary::of(name, solved));
+    (
+        groups.collect(),
+        Summary::of("all that are judged", &judged),
+        Summary::of("more asked for than there is", &overloaded),
+    )
+}
+
+impl Report {
+    pub(super) fn of(first_seed: u64, solved: Vec<Solved>, unproved: Vec<Facts>) -> Result<Self> {
+        let (groups, judged, overloaded) = sums(&solved);
+        Ok(Self {
+            machine: Machine::here()?,
+            first_seed,
+            optimum_time_limit_seconds: TIME_LIMIT.as_secs(),
+            assumptions: ASSUMPTIONS,
+            targets: judged.targets(),
+            judged,
+            groups,
+            overloaded,
+            unproved,
+            instances: solved,
+        })
+    }
+
+    pub(super) fn print(&self) {
+        println!("{HEADER}");
+        let sums = [&self.judged, &self.overloaded];
+        let summaries = self.groups.iter().chain(sums);
+        for summary in summaries.filter(|summary| summary.instances > 0) {
+            let Summary {
+                of,
+                instances,
+                planned,
+                first_fit,
+            } = summary;
+            println!(
+                "{of:<30} {instances:>9}  {:>8.2} % {:>8.2} %  {:>8.2} % {:>8.2} %",
+                planned.placed_share * 100.0,
+                planned.extra_gpus_share * 100.0,
+                first_fit.placed_share * 100.0,
+                first_fit.extra_gpus_share * 100.0,
+            );
+        }
+        let seconds = self.optimum_time_limit_seconds;
+        println!(
+            "no optimum proved within {seconds} s, and in no sum: {}",
+            self.unproved.len()
+        );
+        for facts in &self.unproved {
+            println!("  {facts}");
+        }
+        for target in &self.targets {
+            println!("{target}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::instance::{Mix, Style};
+    use super::*;
+
+    #[test]
+    fn shares_are_of_sums_and_each_is_judged_by_what_it_placed() {
+        let solved = |most_placed, planned: [u32; 3], load_percent| {
+            let [requests, gpus, fewest_gpus] = planned;
+            let planned = Placed {
+                requests,
+                gpus,
+                fewest_gpus,
+            };
+            Solved {
+                facts: Facts {
+                    seed: 0,
+                    cluster: "a30",
+                    gpus: 64,
+                    mix: Mix::Even,
+                    style: Style::Memory,
+                    load_percent,
+                },
+                arrived: 100,
+                most_placed,
+                planned,
+                first_fit: Placed {
+                    gpus: 2 * fewest_gpus,
+                    ..planned
+                },
+            }
+        };
+        let all = vec![
+            solved(100, [98, 21, 20], 100),
+            solved(100, [98, 21, 20], 60),
+            solved(100, [50, 64, 64], 115),
+        ];
+        let report = Report::of(7, all, Vec::new()).unwrap();
+        assert_eq!(
+            (report.judged.instances, report.overloaded.instances),
+            (2, 1)
+        );
+        let near = |found: f64, wanted: f64| (found - wanted).abs() < 1e-9;
+        assert!(near(report.judged.planned.placed_share, 0.98));
+        assert!(near(report.judged.planned.extra_gpus_share, 0.05));
+        assert!(near(report.judged.first_fit.extra_gpus_share, 1.0));
+        assert!(near(report.overloaded.planned.placed_share, 0.5));
+        // Two loads, and one of all else.
+        assert_eq!(report.groups.len(), 7);
+        assert_eq!(report.targets.len(), 2);
+    }
+}

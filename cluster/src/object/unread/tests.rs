@@ -1,0 +1,169 @@
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::{
+    object::{JobFacts, Strip},
+    pod::ObservedPod,
+    pod_resources, pod_rules,
+};
+
+fn received<K: Receive>(object: &Value) -> K {
+    K::receive(&mut serde_json::Deserializer::from_str(&object.to_string())).unwrap()
+}
+
+fn whole<K: Receive>(object: &Value) -> K {
+    serde_json::from_str(&object.to_string()).unwrap()
+}
+
+/// An object without what a table names.
+fn without(object: &Value, unread: &[Unread]) -> Value {
+    match object {
+        Value::Array(items) => items.iter().map(|item| without(item, unread)).collect(),
+        Value::Object(fields) => {
+            let kept = fields.iter().filter_map(|(name, value)| {
+                let part = unread.iter().find(|(unread, _)| name == unread);
+                match part {
+                    Some((_, Whole)) => None,
+                    Some((_, Fields(below))) => Some((name.clone(), without(value, below))),
+                    None => Some((name.clone(), value.clone())),
+                }
+            });
+            Value::Object(kept.collect())
+        }
+        other => other.clone(),
+    }
+}
+
+fn pod() -> Value {
+    let container = json!({
+        "name": "rank", "image": "registry/train:1", "command": ["train"], "args": ["--now"], "workingDir": "/",
+        "env": [{"name": "A", "value": "b"}], "envFrom": [{"secretRef": {"name": "s"}}],
+        "volumeMounts": [{"name": "v", "mountPath": "/v"}], "livenessProbe": {"periodSeconds": 1},
+        "resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}, "claims": [{"name": "gpu"}]},
+        "ports": [{"containerPort": 80, "hostPort": 80}], "restartPolicy": "Always",
+        "securityContext": {"privileged": true},
+    });
+    let status = json!({
+        "name": "rank", "image": "registry/train:1", "imageID": "sha", "containerID": "c", "ready": true,
+        "restartCount": 1, "state": {"running": {"startedAt": "2027-01-01T00:00:00Z"}},
+        "lastState": {"terminated": {"exitCode": 1}},
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": "train-0", "namespace": "ml", "labels": {"muster.dev/gang": "train"}},
+        "spec": {
+            "containers": [container.clone(), container.clone()], "initContainers": [container],
+            "volumes": [
+                {"name": "v", "persistentVolumeClaim": {"claimName": "c"}},
+                {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}},
+            ],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "g"}], "hostNetwork": true,
+            "nodeName": "n0", "tolerations": [{"key": "k"}], "schedulingGates": [{"name": "x"}],
+            "securityContext": {"runAsUser": 7},
+        },
+        "status": {
+            "phase": "Running", "podIPs": [{"ip": "::1"}],
+            "conditions": [{"type": "PodReadyToStartContainers", "status": "True"}],
+            "containerStatuses": [status.clone()], "initContainerStatuses": [status],
+        },
+    })
+}
+
+fn job() -> Value {
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "train", "namespace": "ml", "uid": "u", "labels": {"a": "b"}},
+        "spec": {
+            "completions": 2, "parallelism": 2, "completionMode": "Indexed", "suspend": true, "backoffLimit": 3,
+            "backoffLimitPerIndex": 1, "activeDeadlineSeconds": 60, "template": {"spec": {"containers": []}},
+            "selector": {"matchLabels": {"a": "b"}}, "successPolicy": {"rules": [{"succeededCount": 1}]},
+        },
+        "status": {
+            "succeeded": 1, "completedIndexes": "0", "failedIndexes": "1", "uncountedTerminatedPods": {},
+            "conditions": [{"type": "Complete", "status": "False"}],
+        },
+    })
+}
+
+#[test]
+fn all_is_received_but_what_is_passed_over() {
+    let (pod, job) = (pod(), job());
+    let node = json!({
+        "metadata": {"name": "n0", "labels": {"zone": "a"}},
+        "spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]},
+        "status": {
+            "allocatable": {"cpu": "8"}, "images": [{"names": ["a"]}], "volumesInUse": ["v"],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    });
+    for (object, unread) in [(&pod, OF_POD), (&job, OF_JOB), (&node, OF_NODE)] {
+        assert_ne!(*object, without(object, unread), "something is passed over");
+    }
+    assert_eq!(received::<types::Pod>(&pod), whole(&without(&pod, OF_POD)));
+    assert_eq!(received::<types::Job>(&job), whole(&without(&job, OF_JOB)));
+    assert_eq!(
+        received::<types::Node>(&node),
+        whole(&without(&node, OF_NODE))
+    );
+    // In any order, with what is not known, and with what is not there.
+    for spec in [
+        json!(null),
+        json!({"containers": null, "new": [{}]}),
+        json!({}),
+    ] {
+        let pod = json!({"spec": spec, "metadata": {"name": "a"}});
+        assert_eq!(received::<types::Pod>(&pod), whole(&pod), "{pod}");
+    }
+}
+
+/// Whoever reads a field says the same of an object as it is received and as it is.
+#[test]
+fn nothing_that_is_passed_over_is_read() {
+    let (seen, all): (types::Pod, types::Pod) = (received(&pod()), whole(&pod()));
+    assert_eq!(ObservedPod::of(&seen), ObservedPod::of(&all));
+    let resources = pod_resources::of_pod(&all);
+    assert!(resources.is_ok());
+    assert_eq!(pod_resources::of_pod(&seen).ok(), resources.ok());
+    assert_eq!(pod_rules::unmodelled(&seen), pod_rules::unmodelled(&all));
+    assert_eq!(pod_rules::unmodelled(&all).len(), 1);
+    assert_eq!(pod_rules::is_marked(&seen), pod_rules::is_marked(&all));
+    let (seen, all): (types::Job, types::Job) = (received(&job()), whole(&job()));
+    assert_eq!(JobFacts::of(&seen), JobFacts::of(&all));
+    assert_eq!(Strip::strip(Arc::new(seen)), Strip::strip(Arc::new(all)));
+}
+
+#[test]
+fn what_is_passed_over_is_never_wrong_and_all_else_is_as_it_was() {
+    let what = |error: serde_json::Error| {
+        let error = error.to_string();
+        let end = error.find(" at line").unwrap_or(error.len());
+        error[..end].to_owned()
+    };
+    let read = |object: Value| {
+        let text = object.to_string();
+        let seen = types::Pod::receive(&mut serde_json::Deserializer::from_str(&text));
+        let all: Result<types::Pod, _> = serde_json::from_str(&text);
+        (seen.map(drop).map_err(what), all.map(drop).map_err(what))
+    };
+    let of_container = |container: Value| json!({"spec": {"containers": [container]}});
+    let (seen, all) = read(of_container(json!({"name": "a", "env": 7})));
+    assert!(seen.is_ok() && all.is_err(), "{seen:?}, {all:?}");
+    for object in [
+        of_container(json!({"name": 7})),
+        of_container(json!("none")),
+        json!({"spec": "none"}),
+        json!({"spec": {"containers": {}}}),
+        json!({"status": 7}),
+        json!([]),
+    ] {
+        let (seen, all) = read(object.clone());
+        assert!(seen.is_err(), "{object}");
+        assert_eq!(seen, all, "{object}");
+    }
+    // The names of fields are text like any other.
+    let odd = r#"{"s\u0070ec": {"c\u006fntainers": [{"\u0065nv": 7, "n\u0061me": "a"}]}}"#;
+    let pod = types::Pod::receive(&mut serde_json::Deserializer::from_str(odd)).unwrap();
+    assert_eq!(pod.spec.unwrap().containers[0].name, "a");
+}

@@ -1,0 +1,240 @@
+//! What the scenarios of this suite stand on: a Team of each, pods that hold what they ask for, and what the cards say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use kube::{Api, Client, ResourceExt};
+use muster_tests::{
+    builders::{self, RankProgram, gpu_quota},
+    cluster::Cluster,
+    gangs,
+    kubernetes::{self, LIMIT, Progress, eventually},
+    workloads::Workload,
+};
+use nvidia_ml_mock::{Card, mig_uuid};
+
+/// Node label by which pods choose their node: its name.
+pub(crate) const POOL: &str = "example.com/pool";
+/// Eight GPUs that are cut as it is asked for.
+pub(crate) const H100: &str = "h100";
+/// Four GPUs that are in MIG mode and stay in it.
+pub(crate) const A30: &str = "a30";
+/// Two GPUs that cannot be cut.
+pub(crate) const T4: &str = "t4";
+/// The resource by which pods may ask for whole GPUs.
+pub(crate) const RESOURCE: &str = "example.com/gpu";
+/// What each Team may have: more than there is, so that nobody waits for quota.
+const QUOTA: u32 = 32;
+
+/// A Team with one namespace of the same name, and quota of everything.
+pub(crate) async fn prepare_team(client: &Client, name: &str) -> Result<()> {
+    builders::flavor(client, "gpus", None).await?;
+    builders::team(client, name, None, vec![gpu_quota("gpus", QUOTA, None)]).await?;
+    builders::namespace(client, name, Some(name)).await
+}
+
+/// A pod that runs until it is told to finish.
+pub(crate) struct Single<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) ranks: RankProgram,
+}
+
+/// What a device is, and who it is on the hardware.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Given {
+    pub(crate) node: String,
+    /// Name of the device: `gpu-0`, `gpu-0-mig-1g10gb-6`.
+    pub(crate) device: String,
+    pub(crate) uuid: String,
+}
+
+impl<'a> Single<'a> {
+    /// Creates the pod with these annotations, and with what else is made of its spec.
+    pub(crate) async fn create(
+        cluster: &Cluster,
+        namespace: &'a str,
+        name: &'a str,
+        annotations: &[(&str, &str)],
+        adapt: impl FnOnce(PodSpec) -> PodSpec,
+    ) -> Result<Self> {
+        let workload = Workload {
+            namespace,
+            name,
+            ranks: 1,
+            gpus: 0,
+        };
+        let (ranks, spec) = workload.prepare(cluster).await?;
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+        let pod = builders::pod(name, &[], annotations, &adapt(spec))?;
+        kubernetes::create(&pods, &pod).await?;
+        Ok(Self {
+            namespace,
+            name,
+            ranks,
+        })
+    }
+
+    /// The same with a claim of a template, which the container has.
+    pub(crate) async fn create_with_template(
+        cluster: &Cluster,
+        namespace: &'a str,
+        name: &'a str,
+        template: &str,
+    ) -> Result<Self> {
+        let workload = Workload {
+            namespace,
+            name,
+            ranks: 1,
+            gpus: 0,
+        };
+        let (ranks, _) = workload.prepare(cluster).await?;
+        let spec = builders::pod_spec(&ranks.container(&["gpus"])?)?;
+        let spec = builders::with_claim_template(spec, template);
+        let pods: Api<Pod> = Api::namespaced(cluster.client(), namespace);
+        kubernetes::create(&pods, &builders::pod(name, &[], &[], &spec)?).await?;
+        Ok(Self {
+            namespace,
+            name,
+            ranks,
+        })
+    }
+
+    /// Waits until it runs; the devices that it was given.
+    pub(crate) async fn runs(&self, cluster: &Cluster) -> Result<Vec<Given>> {
+        let client = cluster.client();
+        gangs::wait_until_running(&client, self.namespace, &gangs::of_pod(self.name)).await?;
+        given(cluster, self.namespace, self.name).await
+    }
+
+    /// Waits until it runs; the only device that it was given.
+    pub(crate) async fn runs_on_one(&self, cluster: &Cluster) -> Result<Given> {
+        let given = self.runs(cluster).await?;
+        let [one] = given.as_slice() else {
+            anyhow::bail!("{} was given {given:?}, not one device", self.name);
+        };
+        Ok(one.clone())
+    }
+
+    /// Its pod, as it is now.
+    pub(crate) async fn pod(&self, client: &Client) -> Result<Pod> {
+        let pods: Api<Pod> = Api::namespaced(client.clone(), self.namespace);
+        Ok(pods.get(self.name).await?)
+    }
+
+    /// Tells it to finish, waits until its gang has, and fails unless its program saw what it was given.
+    pub(crate) async fn finishes(self, client: &Client, given: &[Given]) -> Result<()> {
+        self.ranks.finish()?;
+        gangs::wait_until_finished(client, self.namespace, &gangs::of_pod(self.name)).await?;
+        self.saw(given)
+    }
+
+    /// Fails unless its program, which has ended, saw what it was given.
+    pub(crate) fn saw(&self, given: &[Given]) -> Result<()> {
+        let seen = self
+            .ranks
+            .gpus()?
+            .remove(&0)
+            .context("rank 0 has reported")?;
+        let seen: BTreeSet<&str> = seen.iter().map(String::as_str).collect();
+        let uuids: BTreeSet<&str> = given.iter().map(|given| &*given.uuid).collect();
+        ensure!(
+            seen == uuids,
+            "{} saw {seen:?}, and was given {given:?}",
+            self.name
+        );
+        Ok(())
+    }
+}
+
+/// The devices that a pod that runs was given.
+pub(crate) async fn given(cluster: &Cluster, namespace: &str, pod: &str) -> Result<Vec<Given>> {
+    let mut granted = gangs::granted(&cluster.client(), namespace).await?;
+    let devices = granted.remove(pod).unwrap_or_default();
+    let devices = devices.into_iter().map(|(node, device)| {
+        let uuid = uuid_of(cluster, &node, &device)?;
+        Ok(Given { node, device, uuid })
+    });
+    devices.collect()
+}
+
+/// Who a device is on the hardware, while it exists: device `gpu-N` is the N-th GPU of its node, and of a slice the name ends with the first
+/// of its memory slices.
+fn uuid_of(cluster: &Cluster, node: &str, device: &str) -> Result<String> {
+    let unknown = || format!("there is no device {device} on {node}");
+    let mut nodes = cluster.nodes.iter();
+    let node = nodes
+        .find(|known| known.name() == node)
+        .with_context(unknown)?;
+    let (gpu, slice) = match device.split_once("-mig-") {
+        Some((gpu, slice)) => (gpu, Some(slice)),
+        None => (device, None),
+    };
+    let number = gpu.strip_prefix("gpu-").with_context(unknown)?;
+    let number: usize = number.parse().with_context(unknown)?;
+    let uuids = node.gpu_uuids();
+    let gpu = uuids.get(number).with_context(unknown)?;
+    let Some(slice) = slice else {
+        return Ok(gpu.clone());
+    };
+    let (_, start) = slice.rsplit_once('-').with_context(unknown)?;
+    let start: u32 = start.parse().with_context(unknown)?;
+    let state = node.hardware().read()?;
+    let card = state.cards.get(gpu).with_context(unknown)?;
+    let mut instances = card.gpu_instances.iter();
+    let instance = instances.find(|instance| instance.placement.start == start);
+    let instance = instance.with_context(|| format!("{} is not there", unknown()))?;
+    Ok(mig_uuid(gpu, instance.id, 0))
+}
+
+/// The cards of a node, in the order of its devices.
+pub(crate) fn cards(cluster: &Cluster, node: &str) -> Result<Vec<Card>> {
+    let mut nodes = cluster.nodes.iter();
+    let node = nodes.find(|known| known.name() == node);
+    let node = node.context("the node is there")?;
+    let mut state = node.hardware().read()?;
+    let uuids = node.gpu_uuids().into_iter();
+    let cards = uuids.map(|uuid| state.cards.remove(&uuid).unwrap_or_default());
+    Ok(cards.collect())
+}
+
+/// Waits until no slice is left on any card of a node.
+pub(crate) async fn wait_until_uncut(cluster: &Cluster, node: &str) -> Result<()> {
+    eventually("no slice is left", LIMIT, async || {
+        let cards = cards(cluster, node)?;
+        let slices: Vec<usize> = cards.iter().map(|card| card.gpu_instances.len()).collect();
+        let is_uncut = slices.iter().all(|slices| *slices == 0);
+        Ok(Progress::when(is_uncut, || {
+            format!("slices by GPU: {slices:?}")
+        }))
+    })
+    .await
+}
+
+/// Fails unless the pod runs, and none of its containers was ever started again.
+pub(crate) fn ensure_untouched(pod: &Pod) -> Result<()> {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let is_untouched = containers.iter().all(|container| {
+        let state = container.state.as_ref();
+        let runs = state.is_some_and(|state| state.running.is_some());
+        runs && container.restart_count == 0
+    });
+    ensure!(
+        !containers.is_empty() && is_untouched,
+        "{} is {:?}: {containers:?}",
+        pod.name_any(),
+        status.phase
+    );
+    Ok(())
+}
+
+/// Chooses a node for a pod.
+pub(crate) fn on(node: &str) -> impl FnOnce(PodSpec) -> PodSpec {
+    let selector = BTreeMap::from([(POOL.to_owned(), node.to_owned())]);
+    |mut spec: PodSpec| {
+        spec.node_selector = Some(selector);
+        spec
+    }
+}
