@@ -36,7 +36,7 @@ pub(crate) struct Candidates {
     /// How many of them can be allocated at once.
     pub(crate) together: Arc<Together>,
     /// Those of them that [first fit may come to](Counters::first_among), where these are interchangeable and all of them are not.
-    first: Option<Arc<Candidates>>,
+    first: Option<Arc<Self>>,
 }
 
 impl Candidates {
