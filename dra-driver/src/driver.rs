@@ -27,6 +27,7 @@ use crate::{
     },
     probe::Prober,
     store::{Guard, Store},
+    under_lock::{self, Seen},
 };
 
 /// Everything outside that the machine acts on.
@@ -398,12 +399,11 @@ async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
             .lock()
             .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
-        let in_use = probe.map(|probe| prober.look(&probe, &disk));
-        let live = prober.live_of_all(&list_slices);
-        Ok((guard, disk, in_use, live))
+        let seen = under_lock::look(&store, &guard, &prober, probe.as_ref(), &list_slices, &disk);
+        Ok((guard, disk, seen))
     };
     match tokio::task::spawn_blocking(look).await {
-        Ok(Ok((guard, disk, in_use, live))) => {
+        Ok(Ok((guard, disk, Seen { in_use, live }))) => {
             let node_devices = if read_node_devices {
                 Some(kubernetes.node_devices().await)
             } else {
