@@ -30,6 +30,8 @@ use crate::{
 pub struct LeftoverSlices {
     /// The checkpoint.
     pub store: Store,
+    /// Which boot this is.
+    pub boot_id: String,
     /// Which slices there are, and who uses them.
     pub prober: Prober,
     /// Who removes them.
@@ -89,7 +91,7 @@ impl LeftoverSlices {
         let (Ok(disk), Ok(told), Ok(made)) = (
             self.store.load(&lock),
             self.store.records_in_cdi(),
-            self.store.made_slices(&lock),
+            self.store.made_slices(&lock, &self.boot_id),
         ) else {
             return BTreeSet::new();
         };
@@ -288,6 +290,7 @@ mod tests {
         store.apply(&store.lock().unwrap(), &known).unwrap();
         let slices = LeftoverSlices {
             store: store.clone(),
+            boot_id: "boot".to_owned(),
             prober: Prober::new(backend.clone(), directory.path().to_owned()),
             hardware: Hardware::new(backend),
             gpus: watch::channel(None).1,

@@ -195,11 +195,16 @@ impl Store {
         }
     }
 
-    /// UUIDs of the slices that were made in this boot.
-    pub fn made_slices(&self, _lock: &Guard) -> Result<BTreeSet<String>, DiskFailure> {
-        Ok(load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?
-            .unwrap_or_default()
-            .uuids)
+    /// UUIDs of the slices that were made in the boot with this id. What was made in another one is nobody's any more: whoever makes a slice at
+    /// its place gives it the same UUID.
+    pub fn made_slices(
+        &self,
+        _lock: &Guard,
+        boot_id: &str,
+    ) -> Result<BTreeSet<String>, DiskFailure> {
+        let made = load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?;
+        let made = made.filter(|made| made.boot_id.as_deref() == Some(boot_id));
+        Ok(made.unwrap_or_default().uuids)
     }
 
     /// Before a record says that a slice was made, it is known as ours; before the record goes, it is not any more: whoever makes one
