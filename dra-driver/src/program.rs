@@ -308,7 +308,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         enumerate::Enumerator {
             backend: backend.clone(),
             store: store.clone(),
-            boot_id,
+            boot_id: boot_id.clone(),
             driver: handle.clone(),
             policy: policy.clone(),
             switchable: switchable_sender,
@@ -348,6 +348,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
 
     let slices = LeftoverSlices {
         store: store.clone(),
+        boot_id,
         prober,
         hardware,
         gpus: enumerated.gpus.clone(),

@@ -194,14 +194,16 @@ impl History {
             self.drivers.crash(0, &mut self.node);
         }
         self.node.containers.clear();
-        // On some machines slices outlive it.
+        // Slices may outlive it, or an administrator makes such before a driver starts: nobody can tell whose they are, and they are his.
         let slices = self.node.slices.clone();
         self.node.boot(self.now);
         if self.random.one_in(2) {
             self.node.slices = slices;
-        } else {
-            self.foreign.clear();
         }
+        let left = self.node.slices.all();
+        self.foreign = left
+            .map(|(gpu, instance)| (gpu.to_owned(), instance.clone()))
+            .collect();
         self.say("the machine reboots");
         for wanted in self.wanted.values_mut() {
             wanted.call = None;
