@@ -89,7 +89,7 @@ mod tests {
         let look = |probe: Option<Probe>, gpus: &[&str]| {
             let gpus: Vec<String> = gpus.iter().map(|gpu| (*gpu).to_owned()).collect();
             let seen = look(&store, &lock, &prober, probe.as_ref(), &gpus, &disk);
-            let listed = seen.live.values().flat_map(|live| live.as_ref().err());
+            let listed = seen.live.values().filter_map(|live| live.as_ref().err());
             let in_use = match &seen.in_use {
                 Some(InUse::Unknown(cause)) => Some(cause),
                 _ => None,
