@@ -154,6 +154,11 @@ fn wrong_amount(
         return (asked != gpus)
             .then(|| format!("asks for {asked} thousandths of a GPU and is charged {gpus}"));
     };
+    // What was allocated beyond what was asked for is no wrong charge: nobody prepares it (S3).
+    let asked = world::requested_gpus(claim).map(|asked| asked * 1000);
+    if asked == Some(gpus) && cost.gpus_milli > gpus {
+        return None;
+    }
     let may_be_more = world::has_alternatives(claim);
     let fits = |charged: i64, cost: i64| charged == cost || (charged > cost && may_be_more);
     let was_unknown = vram == 0 && gpus == cost.devices * 1000;
