@@ -7,6 +7,7 @@
 //! * No driver on this machine is an error to retry, never "no GPUs are healthy" and never a crash.
 
 pub mod cdi;
+pub mod faults;
 pub mod files;
 mod gpu;
 mod mig;
