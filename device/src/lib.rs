@@ -19,6 +19,6 @@ pub use gpu::{FabricState, Gpu, NvlinkGroups, RdmaNic, slice_name};
 pub use mig::{Media, MigFacts, MigInstance, MigModeAfter, MigProfile, Placement};
 pub use nvlink::{Link, Peer, groups};
 pub use nvml::{
-    Backend, BackendConfig, BackendError, LibrarySource, LibraryStatus, Listed, ListedGpu, Process,
-    Released,
+    Backend, BackendConfig, BackendError, Heard, LibrarySource, LibraryStatus, Listed, ListedGpu,
+    Process, Released,
 };
