@@ -38,6 +38,8 @@ const WANTED: c_ulonglong = (raw::nvmlEventTypeSingleBitEccError
 const NO_SLICE: c_uint = c_uint::MAX;
 /// Most events of one wait: what is left is heard by the next.
 const MOST_EVENTS: usize = 1_024;
+/// After this long a wait takes no further events either: it is a call, and has its limit.
+const MOST_TAKING: Duration = Duration::from_millis(250);
 /// After this long a GPU that could not be registered is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 
@@ -225,6 +227,7 @@ impl Events {
         };
         let wait = nvml_sym(session.nvml.lib().nvmlEventSetWait_v2.as_ref())?;
         let mut milliseconds = c_uint::try_from(longest.as_millis()).unwrap_or(c_uint::MAX);
+        let deadline = Instant::now() + longest.saturating_add(MOST_TAKING);
         for _ in 0..MOST_EVENTS {
             let mut data = raw::nvmlEventData_t {
                 device: ptr::null_mut(),
@@ -248,6 +251,9 @@ impl Events {
                     }
                     return Err(error.into());
                 }
+            }
+            if Instant::now() >= deadline {
+                break;
             }
             milliseconds = 0;
         }
