@@ -4,7 +4,7 @@
 //! * [`store`]: the checkpoint. [`probe`], [`bystanders`]: who uses the hardware, and who only watches it. [`hardware`]: slices, as they are made and removed. [`inventory`], [`enumerate`]: which device is
 //!   which GPU. [`kubernetes`]: the API server.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
-//! * [`bypass`]: processes on GPUs that nothing explains.
+//! * [`bypass`]: processes on GPUs that nothing explains. [`faults`]: what is wrong with the GPUs.
 //! * [`mig`]: how the GPUs of the node are cut, and by whom.
 //! * [`kubelet`]: registration, DRA calls and health by gRPC. [`slices`]: what the node offers.
 //!
@@ -16,6 +16,7 @@ pub mod bystanders;
 pub mod containers;
 pub mod driver;
 pub mod enumerate;
+pub mod faults;
 #[cfg(test)]
 mod golden;
 mod gone;
