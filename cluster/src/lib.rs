@@ -49,7 +49,7 @@ pub mod side_door_cases;
 pub mod side_doors;
 pub mod stable_suffix;
 pub mod table;
-mod taint_rules;
+pub mod taint_rules;
 pub mod taints;
 pub mod text;
 pub mod whole_number;

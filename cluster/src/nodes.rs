@@ -111,6 +111,9 @@ pub enum Judgement {
     Matches,
     /// It failed on one, with the cause: no device of the node counts as matching.
     Fails(Arc<str>),
+    /// It matches one that is never planned, which the cause names: kube-scheduler may give that one to a claim for which another was planned,
+    /// and charged. So no device of the node counts as matching.
+    Withheld(Arc<str>),
 }
 
 /// A node, and what is known of its devices.
@@ -148,6 +151,7 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
         .map(|offered| {
             let device = &offered.published;
             let matched = judge(device, selectors, &mut judged, &mut unknown);
+            withhold(device, &matched, &mut judged);
             let in_flavors = flavors
                 .iter()
                 .filter(|flavor| flavor.counts_devices_of(&device.kind.driver))
@@ -159,10 +163,16 @@ pub fn node(parts: &NodeParts<'_>, selectors: &mut Selectors) -> Made {
             tainted(made, ruled.of(&device.name))
         })
         .collect();
-    let failed = |id: &SelectorId| matches!(judged.get(id), Some(Judgement::Fails(_)));
+    let left_out = |id: &SelectorId| {
+        let judgement = judged.get(id);
+        matches!(
+            judgement,
+            Some(Judgement::Fails(_) | Judgement::Withheld(_))
+        )
+    };
     for device in &mut devices {
-        if device.selectors.iter().any(failed) {
-            Arc::make_mut(&mut device.selectors).retain(|id| !failed(id));
+        if device.selectors.iter().any(left_out) {
+            Arc::make_mut(&mut device.selectors).retain(|id| !left_out(id));
         }
     }
     let uid = parts.node.metadata.uid.clone().unwrap_or_default();
@@ -363,6 +373,25 @@ fn judge(
     matching
 }
 
+/// A device that is never planned, and that some selectors match: the node is left out for these. The first such device gives the cause.
+fn withhold(device: &PublishedDevice, matching: &BTreeSet<SelectorId>, judged: &mut Judged) {
+    if device.kind.is_planned || matching.is_empty() {
+        return;
+    }
+    let cause: Arc<str> = format!(
+        "device {} is given out in a way that is not planned (to several claims at once, bound later, or with some others only), and \
+         kube-scheduler may give it where another one was planned; write expressions that it does not match",
+        device.name
+    )
+    .into();
+    for id in matching {
+        let judgement = judged.entry(*id).or_insert(Judgement::Matches);
+        if *judgement == Judgement::Matches {
+            *judgement = Judgement::Withheld(Arc::clone(&cause));
+        }
+    }
+}
+
 /// Whether devices of a driver are GPUs: of our own, and of each that any Flavor counts, whether or not a Flavor counts this
 /// very device. What a network card costs nobody counts; a GPU that no Flavor counts (yet) is nobody's, not free.
 fn hands_out_gpus(driver: &str, flavors: &[FlavorRule]) -> bool {
@@ -380,7 +409,8 @@ fn device_of(
     allocated: &BTreeMap<String, ClaimUid>,
 ) -> engine::Device {
     let published = &offered.published;
-    // What is never planned is not there for any request: no request waits for it, and none is told that it is in use.
+    // What is never planned is not there for any request: no request waits for it, and none is told that it is in use. (Nor is any other device of
+    // the node for the selectors that match it: see `withhold`.)
     let selectors = if published.kind.is_planned {
         selectors
     } else {

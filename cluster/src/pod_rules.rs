@@ -84,7 +84,11 @@ fn shorthand(pod: &Pod, spec: &PodSpec) -> Option<UnsupportedField> {
         Err(error) => return Some(error),
     };
     let mut claims = spec.resource_claims.iter().flatten();
-    if claims.any(|claim| *claim == shorthand.reference()) {
+    // Whether its template is the one that is meant is judged with what was made of it (`Index::check_shorthand`).
+    let reference = shorthand.reference();
+    if claims
+        .any(|claim| claim.name == reference.name && claim.resource_claim_template_name.is_some())
+    {
         return None;
     }
     let annotations = pod.metadata.annotations.as_ref()?;

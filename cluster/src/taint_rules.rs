@@ -12,7 +12,7 @@ use crate::devices::{is_fault, repels};
 
 /// The devices that a rule keeps from being given out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TaintedDevices {
+pub struct TaintedDevices {
     /// Their driver; `None`: any.
     pub(crate) driver: Option<String>,
     /// Their pool; `None`: any.
@@ -24,7 +24,7 @@ pub(crate) struct TaintedDevices {
 }
 
 /// What a rule keeps from being given out; `None`: nothing.
-pub(crate) fn tainted_by(rule: &DeviceTaintRule) -> Option<TaintedDevices> {
+pub fn tainted_by(rule: &DeviceTaintRule) -> Option<TaintedDevices> {
     let taint = &rule.spec.taint;
     let selector = rule.spec.device_selector.as_ref()?;
     let given = [&selector.driver, &selector.pool, &selector.device];
@@ -56,22 +56,22 @@ struct OfPool {
 
 /// The rules that taint something, by what they select.
 #[derive(Debug, Default)]
-pub(crate) struct TaintRules {
+pub struct TaintRules {
     by_pool: BTreeMap<(Option<String>, Option<String>), OfPool>,
 }
 
 /// What rules say of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RuledTaints {
+pub struct RuledTaints {
     /// It is not to be given out.
-    pub(crate) repels: bool,
+    pub repels: bool,
     /// Something is wrong with it.
-    pub(crate) is_faulty: bool,
+    pub is_faulty: bool,
 }
 
 /// Looks devices up, one after the other. Those of one pool, which come together, cost a look for each after the first.
 #[derive(Debug)]
-pub(crate) struct RuleLookup<'a> {
+pub struct RuleLookup<'a> {
     rules: &'a TaintRules,
     pool: Option<&'a str>,
     of_pool: Vec<&'a OfPool>,
@@ -92,7 +92,7 @@ impl Count {
 
 impl TaintRules {
     /// A rule came, went or changed.
-    pub(crate) fn replace(&mut self, old: Option<&TaintedDevices>, new: Option<&TaintedDevices>) {
+    pub fn replace(&mut self, old: Option<&TaintedDevices>, new: Option<&TaintedDevices>) {
         if let Some(old) = old {
             self.change(old, false);
         }
@@ -120,7 +120,7 @@ impl TaintRules {
     }
 
     /// To look devices up.
-    pub(crate) fn lookup(&self) -> RuleLookup<'_> {
+    pub fn lookup(&self) -> RuleLookup<'_> {
         RuleLookup {
             rules: self,
             pool: None,
@@ -131,7 +131,7 @@ impl TaintRules {
 
 impl<'a> RuleLookup<'a> {
     /// What the rules say of the device of that name: `driver/pool/device`.
-    pub(crate) fn of(&mut self, name: &'a str) -> RuledTaints {
+    pub fn of(&mut self, name: &'a str) -> RuledTaints {
         if self.rules.by_pool.is_empty() {
             return RuledTaints::default();
         }

@@ -4,7 +4,8 @@
 //! being given back, and from being given to anybody, for as long as it watches. So these do not count:
 //!
 //! * a process of a pod that has the GPU, or a part of it, by claims with administrative access alone;
-//! * a process of a pod of a trusted namespace that holds nothing of the GPU by a claim;
+//! * a process of a pod of a trusted namespace that holds nothing of the GPU by a claim, and where no claim of its namespace does: a pod may
+//!   share any claim of its namespace, and nothing on the node need tell of it;
 //! * a trusted program of the node itself, in no pod, on a node where pods have cgroups of their own.
 //!
 //! Whoever cannot be told from a tenant counts as one. Who holds what is read from the checkpoint under the lock: a pod becomes a holder by a
@@ -35,7 +36,8 @@ impl Bystanders {
         let seen = processes::look_at(&self.proc, pid);
         match &seen.origin {
             Origin::Pod(uid) => {
-                !may_hold(disk, gpu, uid) && (watches(disk, gpu, uid) || self.trusts(uid))
+                !may_hold(disk, gpu, uid)
+                    && (watches(disk, gpu, uid) || self.trusts(gpu, uid, disk))
             }
             Origin::Node => {
                 let program = seen.program.as_ref();
@@ -46,15 +48,22 @@ impl Bystanders {
         }
     }
 
-    /// Whether the pod is of a trusted namespace. One whose name is not found is not.
-    fn trusts(&self, pod: &str) -> bool {
+    /// Whether the pod is of a trusted namespace, of which no claim holds anything of the GPU. One whose name is not found is not.
+    ///
+    /// The kubelet calls for the first pod of a claim alone. Another one that shares it is recorded if it is permitted, or was in `reservedFor` by
+    /// then; without permits (in Observe) one that comes later is neither, and uses the GPU all the same.
+    fn trusts(&self, gpu: &str, pod: &str, disk: &Disk) -> bool {
         if self.trusted.namespaces.is_empty() {
             return false;
         }
         let wanted = BTreeSet::from([pod.to_owned()]);
         let names = pod_logs::names(&self.pod_logs, &wanted).unwrap_or_default();
         let name = names.get(pod);
-        name.is_some_and(|name| self.trusted.namespaces.contains(&name.namespace))
+        name.is_some_and(|name| {
+            let mut holding = records(disk, gpu, false);
+            self.trusted.namespaces.contains(&name.namespace)
+                && !holding.any(|record| record.claim.namespace == name.namespace)
+        })
     }
 }
 
@@ -194,6 +203,21 @@ mod tests {
         assert!(bystanders.include(GPU, 7, &Disk::default()));
         let holds = disk(vec![record("train", GPU, &[WATCHER], false)]);
         assert!(!bystanders.include(GPU, 7, &holds));
+        // A claim of its own namespace it may share, whoever is recorded for that.
+        let of_namespace = |namespace: &str, gpu: &str, admin_access: bool| {
+            let mut record = record("train", gpu, &["other"], admin_access);
+            record.claim.namespace = namespace.to_owned();
+            disk(vec![record])
+        };
+        for (namespace, gpu, admin_access, expected) in [
+            ("gpu-operator", GPU, false, false),
+            ("gpu-operator", GPU, true, true),
+            ("gpu-operator", "GPU-1", false, true),
+            ("ml", GPU, false, true),
+        ] {
+            let found = bystanders.include(GPU, 7, &of_namespace(namespace, gpu, admin_access));
+            assert_eq!(found, expected, "{namespace} {gpu} {admin_access}");
+        }
         let other = Bystanders {
             trusted: Trusted::default(),
             ..bystanders

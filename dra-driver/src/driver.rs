@@ -27,6 +27,7 @@ use crate::{
     },
     probe::Prober,
     store::{Guard, Store},
+    under_lock::{self, Seen},
 };
 
 /// Everything outside that the machine acts on.
@@ -101,6 +102,7 @@ impl Handle {
 #[derive(Debug)]
 pub struct Driver {
     machine: Machine,
+    boot_id: String,
     world: World,
     handle: Handle,
     messages: mpsc::UnboundedReceiver<Message>,
@@ -140,6 +142,7 @@ impl Driver {
     ) -> Self {
         let (sender, messages) = mpsc::unbounded_channel();
         Self {
+            boot_id: config.boot_id.clone(),
             machine: Machine::new(config),
             world,
             handle: Handle { messages: sender },
@@ -275,8 +278,9 @@ impl Driver {
             }
             Effect::Gather => {
                 let inventory = self.inventory.clone();
+                let boot_id = self.boot_id.clone();
                 self.effects.spawn(async move {
-                    let found = gather(world, inventory).await;
+                    let found = gather(world, inventory, boot_id).await;
                     if let Err(cause) = &found {
                         tracing::warn!(cause, "the records cannot be rebuilt yet");
                     }
@@ -398,12 +402,11 @@ async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
             .lock()
             .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
-        let in_use = probe.map(|probe| prober.look(&probe, &disk));
-        let live = prober.live_of_all(&list_slices);
-        Ok((guard, disk, in_use, live))
+        let seen = under_lock::look(&store, &guard, &prober, probe.as_ref(), &list_slices, &disk);
+        Ok((guard, disk, seen))
     };
     match tokio::task::spawn_blocking(look).await {
-        Ok(Ok((guard, disk, in_use, live))) => {
+        Ok(Ok((guard, disk, Seen { in_use, live }))) => {
             let node_devices = if read_node_devices {
                 Some(kubernetes.node_devices().await)
             } else {
@@ -451,9 +454,18 @@ fn commit(store: &Store, guard: Option<Guard>, writes: &[Write]) -> Result<(), D
 /// What may have been prepared before the checkpoint was lost: what has a CDI file, and what is allocated here and
 /// in use. A claim of neither kind may be prepared again without harm. Which GPU a claim has only the list of GPUs says, where its
 /// CDI file does not; and whether its slice was made, the slices that are there.
-async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record>, String> {
+async fn gather(
+    world: World,
+    inventory: Option<Inventory>,
+    boot_id: String,
+) -> Result<Vec<Record>, String> {
     let store = world.store.clone();
-    let in_cdi = tokio::task::spawn_blocking(move || store.records_in_cdi())
+    let on_disk = move || -> Result<_, DiskFailure> {
+        let lock = store.lock();
+        let lock = lock.map_err(|error| DiskFailure::new(error.to_string()))?;
+        Ok((store.records_in_cdi()?, store.made_slices(&lock, &boot_id)?))
+    };
+    let (in_cdi, made) = tokio::task::spawn_blocking(on_disk)
         .await
         .map_err(|panicked| panicked.to_string())?
         .map_err(|failure| failure.to_string())?;
@@ -478,22 +490,22 @@ async fn gather(world: World, inventory: Option<Inventory>) -> Result<Vec<Record
             None => missing.push(claim),
         }
     }
-    records.extend(in_cdi.into_values().flatten());
+    let in_cdi = in_cdi.into_values().flatten();
+    records.extend(in_cdi.map(|record| leaving_unproved(record, &made)));
     let prober = world.prober.clone();
     let found = tokio::task::spawn_blocking(move || -> Result<Vec<Record>, String> {
         let live = listed(&prober, &inventory, broken.iter().chain(&missing))?;
+        let recorded = |claim: &Claim| {
+            let record = recorded(claim, &inventory, &live)?;
+            Some(leaving_unproved(record, &made))
+        };
         let in_use = |record: &Record| {
             // A slice that was made for the claim and that nobody uses any more has to be removed all the same.
             let was_made = !record.removable().is_empty() && is_made(record);
             was_made || prober.claim(record.units(), &record.pods, None) != InUse::No
         };
-        let broken = broken
-            .iter()
-            .filter_map(|claim| recorded(claim, &inventory, &live));
-        let missing = missing
-            .iter()
-            .filter_map(|claim| recorded(claim, &inventory, &live))
-            .filter(in_use);
+        let broken = broken.iter().filter_map(recorded);
+        let missing = missing.iter().filter_map(recorded).filter(in_use);
         Ok(broken.chain(missing).collect())
     })
     .await
@@ -525,6 +537,17 @@ fn listed<'a>(
         }
     }
     Ok(live)
+}
+
+/// The record, by which no slice goes that was not made here in this boot as far as anything on disk tells: it may be an administrator's at the place
+/// where one of ours was. The claim holds it, and leaves it.
+fn leaving_unproved(mut record: Record, made: &BTreeSet<String>) -> Record {
+    let slices = record.devices.iter_mut();
+    for slice in slices.filter_map(|device| device.slice.as_mut()) {
+        let uuid = slice.made.as_ref().map(|made| &made.uuid);
+        slice.stays |= uuid.is_some_and(|uuid| !made.contains(uuid));
+    }
+    record
 }
 
 /// Whether any of its slices is there.
@@ -588,6 +611,53 @@ mod tests {
     use super::*;
 
     const LIMIT: Duration = Duration::from_secs(10);
+
+    #[test]
+    fn a_record_that_is_found_again_removes_no_slice_that_was_not_made_in_this_boot() {
+        let placement = muster_device::Placement { start: 4, size: 1 };
+        let device = |uuid: Option<&str>| RecordedDevice {
+            request: "gpu".to_owned(),
+            pool: "node".to_owned(),
+            device: "gpu-0-mig-1g10gb-4".to_owned(),
+            unit: crate::prepare::Unit::slice("GPU-0", placement, 1),
+            minor: 0,
+            admin_access: false,
+            slice: Some(RecordedSlice {
+                profile: "1g.10gb".to_owned(),
+                gpu_instance_profile: 19,
+                placement,
+                stays: false,
+                made: uuid.map(|uuid| MadeSlice {
+                    gpu_instance: 1,
+                    compute_instance: 0,
+                    uuid: uuid.to_owned(),
+                }),
+            }),
+        };
+        let made = BTreeSet::from(["MIG-ours".to_owned()]);
+        for (uuid, goes) in [
+            (Some("MIG-ours"), true),
+            (Some("MIG-of-who-knows"), false),
+            // Nothing is there yet.
+            (None, true),
+        ] {
+            let record = Record {
+                claim: ClaimRef {
+                    uid: "c".to_owned(),
+                    namespace: "ml".to_owned(),
+                    name: "claim".to_owned(),
+                },
+                state: RecordState::Prepared,
+                call: None,
+                by_name: None,
+                pods: Vec::new(),
+                devices: vec![device(uuid)],
+            };
+            let record = leaving_unproved(record, &made);
+            assert_eq!(!record.removable().is_empty(), goes, "{uuid:?}");
+            assert_eq!(record.units().count(), 1, "{uuid:?}: it holds all the same");
+        }
+    }
 
     fn driver(directory: &std::path::Path) -> Driver {
         let unreachable = "http://127.0.0.1:1".parse().unwrap();

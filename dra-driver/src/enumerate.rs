@@ -180,7 +180,7 @@ impl Looker {
                 .map_err(|failure| failure.to_string())?;
             let disk = store.load(&lock).map_err(|failure| failure.to_string())?;
             let made = store
-                .made_slices(&lock)
+                .made_slices(&lock, &boot_id)
                 .map_err(|failure| failure.to_string())?;
             let unaccounted = unaccounted(&slices, &disk, &made);
             let is_foreign = |gpu: &str, placement: Placement| {

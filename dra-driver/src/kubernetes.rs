@@ -74,9 +74,13 @@ impl Kubernetes {
     }
 
     async fn claim_once(&self, reference: &ClaimRef) -> Result<ResourceClaim, CallError> {
-        let api: Api<ResourceClaim> = Api::namespaced(self.client.clone(), &reference.namespace);
+        // One that cannot be read whole (parameters of some driver, nested as deep as the API server takes them) would else never be prepared, nor
+        // given back.
+        let api: Api<Decoded<ResourceClaim>> =
+            Api::namespaced(self.client.clone(), &reference.namespace);
         // A GET without resourceVersion is a quorum read.
-        within(CALL_LIMIT, api.get(&reference.name)).await
+        let decoded = within(CALL_LIMIT, api.get(&reference.name)).await?;
+        decoded.read().cloned().ok_or_else(|| unreadable(&decoded))
     }
 
     /// All claims that have devices of this node and are reserved for somebody, pods or not.

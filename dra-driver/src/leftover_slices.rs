@@ -7,8 +7,8 @@
 //! * no record and no CDI file has any of its memory, and the records are not lost at the moment (then they are rebuilt first);
 //! * no process uses it;
 //!
-//! in two looks, minutes apart, and once more under the lock: while it is held nobody records an intent, and every intent that was
-//! recorded is seen. A GPU that somebody is just changing is left to the next look.
+//! in two looks, minutes apart, and once more under the lock of its GPU: while that is held nobody records an intent for the GPU, and
+//! every intent that was recorded is seen ([`crate::store`]). A GPU that somebody is just changing is left to the next look.
 //!
 //! What else lies there that no claim of ours accounts for the inventory tells.
 
@@ -30,6 +30,8 @@ use crate::{
 pub struct LeftoverSlices {
     /// The checkpoint.
     pub store: Store,
+    /// Which boot this is.
+    pub boot_id: String,
     /// Which slices there are, and who uses them.
     pub prober: Prober,
     /// Who removes them.
@@ -89,7 +91,7 @@ impl LeftoverSlices {
         let (Ok(disk), Ok(told), Ok(made)) = (
             self.store.load(&lock),
             self.store.records_in_cdi(),
-            self.store.made_slices(&lock),
+            self.store.made_slices(&lock, &self.boot_id),
         ) else {
             return BTreeSet::new();
         };
@@ -106,13 +108,10 @@ impl LeftoverSlices {
     }
 
     fn remove_one(&self, slice: &PlacedSlice) -> Result<(), String> {
-        let lock = self.store.lock().map_err(|error| error.to_string())?;
-        let gpu = self.store.try_lock_gpu(&slice.gpu);
-        let Some(_gpu_lock) = gpu.map_err(|error| error.to_string())? else {
+        let locked = self.store.try_lock_gpu_and_load(&slice.gpu);
+        let Some((_gpu, disk)) = locked.map_err(|failure| failure.to_string())? else {
             return Err("its GPU is being changed".to_owned());
         };
-        let disk = self.store.load(&lock);
-        let disk = disk.map_err(|failure| failure.to_string())?;
         if disk.acknowledged.is_none() || disk.records.values().any(|record| has(record, slice)) {
             return Err("it is recorded by now".to_owned());
         }
@@ -161,8 +160,13 @@ fn leftover<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, sync::Arc, thread};
+
+    use muster_device::{Backend, BackendConfig, LibrarySource, cdi};
+    use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
+
     use super::*;
-    use crate::prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice};
+    use crate::prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice, Write};
 
     fn instance(uuid: &str, start: u32) -> MigInstance {
         MigInstance {
@@ -254,5 +258,61 @@ mod tests {
             let expected: &[u32] = if is_left { &[2] } else { &[] };
             assert_eq!(starts, expected, "{what}");
         }
+    }
+
+    #[test]
+    fn a_gpu_that_hangs_while_a_slice_is_removed_holds_up_no_claim_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libnvidia-ml.so.1");
+        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+        let card = StateFile::at(directory.path().join(STATE_FILE));
+        let state = State {
+            board: "h100-nvswitch-8".to_owned(),
+            ..State::default()
+        };
+        card.write(&state).unwrap();
+        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+        let backend = Arc::new(backend);
+        let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu.uuid;
+        let hangs = |state: &mut State| {
+            state.hangs.push(Hang {
+                function: String::new(),
+                gpu: gpu.clone(),
+            });
+        };
+        card.change(hangs).unwrap();
+        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+        let store = Store::open(directory.path().join("state"), cdi).unwrap();
+        let known = Write::PutNode {
+            boot_id: "boot".to_owned(),
+            acknowledged: disk(Vec::new()).acknowledged,
+        };
+        store.apply(&store.lock().unwrap(), &known).unwrap();
+        let slices = LeftoverSlices {
+            store: store.clone(),
+            boot_id: "boot".to_owned(),
+            prober: Prober::new(backend.clone(), directory.path().to_owned()),
+            hardware: Hardware::new(backend),
+            gpus: watch::channel(None).1,
+        };
+        let slice = PlacedSlice {
+            gpu: gpu.clone(),
+            gpu_instance_profile: 19,
+            placement: Placement { start: 2, size: 1 },
+            uuid: Some("MIG-ours".to_owned()),
+        };
+        let removing = thread::spawn(move || slices.remove_one(&slice));
+        // Whoever has the lock of the checkpoint, and finds that of the GPU taken, saw that the first is free while it is changed.
+        let mut is_free = false;
+        while !is_free && !removing.is_finished() {
+            let lock = store.lock().unwrap();
+            is_free = store.try_lock_gpu(&gpu).unwrap().is_none();
+            drop(lock);
+            thread::yield_now();
+        }
+        card.change(|state| state.hangs.clear()).unwrap();
+        let removed = removing.join().unwrap();
+        assert!(is_free, "{removed:?}");
+        assert!(store.try_lock_gpu(&gpu).unwrap().is_some());
     }
 }

@@ -3,6 +3,7 @@
 //! * [`prepare`]: what is done with a claim, as a state machine without IO; [`driver`]: the same on a real node.
 //! * [`store`]: the checkpoint. [`probe`], [`bystanders`]: who uses the hardware, and who only watches it. [`hardware`]: slices, as they are made and removed. [`inventory`], [`enumerate`]: which device is
 //!   which GPU. [`kubernetes`]: the API server.
+//!   `under_lock`: what is seen of the hardware when a claim is recorded.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
 //! * [`bypass`]: processes on GPUs that nothing explains. [`faults`]: what is wrong with the GPUs.
 //! * [`mig`]: how the GPUs of the node are cut, and by whom.
@@ -34,4 +35,5 @@ pub mod probe;
 pub mod program;
 pub mod slices;
 pub mod store;
+mod under_lock;
 mod unknown_fields;

@@ -386,6 +386,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
 
     let slices = LeftoverSlices {
         store: store.clone(),
+        boot_id,
         prober,
         hardware,
         gpus: enumerated.gpus.clone(),

@@ -7,7 +7,7 @@
 //! STATE/devices.json       which GPU has which name (see `inventory`)
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
-//! STATE/gpus/UUID.lock     held (flock) by whoever makes or removes slices of that GPU
+//! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
@@ -15,6 +15,9 @@
 //!   never rewritten: a downgrade must not forget what it does not understand. Unknown fields are kept, wherever they are.
 //! * Whoever holds the lock of a GPU asks for no other lock. Whoever holds the one lock asks for that of a GPU only if it
 //!   need not wait. So nobody waits for each other.
+//! * Nobody changes a GPU under the one lock: hardware that hangs would hold up all claims of the node. Whoever changes one
+//!   for no claim takes its lock under the one lock, looks there at what is recorded, and keeps the GPU's alone
+//!   ([`Store::try_lock_gpu_and_load`]). No claim for a GPU is recorded while somebody has its lock (`under_lock`).
 //! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
 //!   changes nothing.
 //! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
@@ -155,6 +158,18 @@ impl Store {
         }
     }
 
+    /// The lock of a GPU, if nobody has it, and what was recorded when it was taken. Until it is given back no claim is recorded that has a
+    /// part of this GPU, so what is not in use by these records stays free of claims. (An instance of before this rule does not keep to it, for
+    /// as long as an update takes.)
+    pub fn try_lock_gpu_and_load(&self, uuid: &str) -> Result<Option<(Guard, Disk)>, DiskFailure> {
+        let failed = |error: io::Error| DiskFailure::new(error.to_string());
+        let lock = self.lock().map_err(failed)?;
+        let Some(gpu) = self.try_lock_gpu(uuid).map_err(failed)? else {
+            return Ok(None);
+        };
+        Ok(Some((gpu, self.load(&lock)?)))
+    }
+
     /// NVML says what a GPU's UUID is; it goes into a path all the same.
     fn gpu_lock_file(&self, uuid: &str) -> io::Result<(PathBuf, File)> {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -181,11 +196,16 @@ impl Store {
         }
     }
 
-    /// UUIDs of the slices that were made in this boot.
-    pub fn made_slices(&self, _lock: &Guard) -> Result<BTreeSet<String>, DiskFailure> {
-        Ok(load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?
-            .unwrap_or_default()
-            .uuids)
+    /// UUIDs of the slices that were made in the boot with this id. What was made in another one is nobody's any more: whoever makes a slice at
+    /// its place gives it the same UUID.
+    pub fn made_slices(
+        &self,
+        _lock: &Guard,
+        boot_id: &str,
+    ) -> Result<BTreeSet<String>, DiskFailure> {
+        let made = load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?;
+        let made = made.filter(|made| made.boot_id.as_deref() == Some(boot_id));
+        Ok(made.unwrap_or_default().uuids)
     }
 
     /// Before a record says that a slice was made, it is known as ours; before the record goes, it is not any more: whoever makes one

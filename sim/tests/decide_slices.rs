@@ -229,3 +229,47 @@ fn a_slice_that_runs_keeps_its_gpu_from_being_given_out_whole() {
         "{names:?}"
     );
 }
+
+#[test]
+fn a_pod_that_was_let_go_and_finds_no_devices_is_told_of_and_stays_unbound() {
+    let agent = |number: usize| {
+        let mut agent = pod(&format!("agent-{number}"), "whole");
+        agent["metadata"]["namespace"] = json!("kube-system");
+        agent["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] = json!({
+            "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-0"]}]}],
+        });
+        agent
+    };
+    let warnings = |agents: usize| {
+        let mut cluster = objects([partitioned("node-0", 1), team(3)]);
+        let mut template = template("whole", &["gpu"]);
+        template["metadata"]["namespace"] = json!("kube-system");
+        cluster.push(template);
+        cluster.extend((0..agents).map(agent));
+        answer(cluster).warnings
+    };
+    assert_eq!(warnings(1), [""; 0]);
+    let told = warnings(2);
+    assert_eq!(told.len(), 1, "{told:?}");
+    let expected = "pod kube-system/agent-1 is let go to node node-0 and stays unbound: the node has no free devices";
+    assert!(told[0].starts_with(expected), "{told:?}");
+}
+
+#[test]
+fn slices_fill_both_gpus_and_then_no_whole_one_is_left() {
+    let pods = (0..8).map(|number| pod(&format!("small-{number}"), "slice"));
+    let mut cluster = objects([partitioned("node-0", 2), team(4)]);
+    cluster.extend([template("slice", &["mig"]), template("whole", &["gpu"])]);
+    cluster.extend(pods.chain([pod("large-0", "whole")]));
+    let answer = answer(cluster);
+    assert_eq!(answer.warnings, [""; 0]);
+    let placed = admitted(&answer);
+    assert_eq!(placed.len(), 8, "{:?}", answer.decisions);
+    assert!(
+        placed
+            .iter()
+            .all(|decision| decision.name.contains("small")),
+        "{:?}",
+        answer.decisions
+    );
+}

@@ -64,21 +64,37 @@ struct Seen {
     pools: BTreeSet<PoolKey>,
 }
 
-/// On how many nodes a selector matches, and fails with which cause.
+/// On how many nodes a selector matches, and fails, or is withheld, with which cause.
 #[derive(Debug, Default)]
 struct Verdicts {
     matches: usize,
     fails: BTreeMap<Arc<str>, usize>,
+    withheld: BTreeMap<Arc<str>, usize>,
 }
 
 impl NodeViews {
     /// Why a selector is not understood: it fails somewhere and matches nowhere.
     pub(super) fn fails_everywhere(&self, id: SelectorId) -> Option<&Arc<str>> {
         let verdicts = self.verdicts.get(&id)?;
-        if verdicts.matches > 0 {
+        // What a selector withholds it matches.
+        if verdicts.matches > 0 || !verdicts.withheld.is_empty() {
             return None;
         }
         verdicts.fails.keys().next()
+    }
+
+    /// Why a selector matches nothing that is planned: wherever it matches, it matches a device that is never planned as well.
+    pub(super) fn withheld_everywhere(&self, id: SelectorId) -> Option<&Arc<str>> {
+        let verdicts = self.verdicts.get(&id)?;
+        if verdicts.matches > 0 {
+            return None;
+        }
+        verdicts.withheld.keys().next()
+    }
+
+    /// Why nothing is planned by a selector, if so.
+    fn causes(&self, id: SelectorId) -> [Option<&Arc<str>>; 2] {
+        [self.fails_everywhere(id), self.withheld_everywhere(id)]
     }
 
     pub(super) fn told(&self, node: &str) -> Option<&engine::Node> {
@@ -228,7 +244,7 @@ impl NodeViews {
         let ids: BTreeSet<SelectorId> = old.keys().chain(judged.keys()).copied().collect();
         let before: Vec<_> = ids
             .iter()
-            .map(|id| self.fails_everywhere(*id).cloned())
+            .map(|id| self.causes(*id).map(Option::<&Arc<str>>::cloned))
             .collect();
         for (id, judgement) in &old {
             self.verdicts.entry(*id).or_default().take(judgement);
@@ -241,7 +257,7 @@ impl NodeViews {
         }
         ids.into_iter()
             .zip(before)
-            .filter(|(id, before)| self.fails_everywhere(*id) != before.as_ref())
+            .filter(|(id, before)| self.causes(*id) != before.each_ref().map(Option::as_ref))
             .map(|(id, _)| id)
             .collect()
     }
@@ -252,20 +268,26 @@ impl Verdicts {
         match judgement {
             Judgement::Matches => self.matches += 1,
             Judgement::Fails(cause) => *self.fails.entry(Arc::clone(cause)).or_default() += 1,
+            Judgement::Withheld(cause) => {
+                *self.withheld.entry(Arc::clone(cause)).or_default() += 1;
+            }
         }
     }
 
     fn take(&mut self, judgement: &Judgement) {
         match judgement {
             Judgement::Matches => self.matches = self.matches.saturating_sub(1),
-            Judgement::Fails(cause) => {
-                if let Some(count) = self.fails.get_mut(cause) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.fails.remove(cause);
-                    }
-                }
-            }
+            Judgement::Fails(cause) => take_one(&mut self.fails, cause),
+            Judgement::Withheld(cause) => take_one(&mut self.withheld, cause),
+        }
+    }
+}
+
+fn take_one(causes: &mut BTreeMap<Arc<str>, usize>, cause: &Arc<str>) {
+    if let Some(count) = causes.get_mut(cause) {
+        *count -= 1;
+        if *count == 0 {
+            causes.remove(cause);
         }
     }
 }

@@ -468,6 +468,14 @@ impl Index {
                         format!("match no device, and cannot be evaluated for some: {cause}"),
                     ));
                 }
+                // What is allocated needs no plan.
+                let withheld = self.views.withheld_everywhere(choice.selector);
+                if let Some(cause) = withheld.filter(|_| claim.allocated.is_none()) {
+                    return Err(UnsupportedField::new(
+                        field(),
+                        format!("match nothing without a device that is never planned: {cause}"),
+                    ));
+                }
             }
         }
         let allocated = claims::allocated(claim, |pool| self.home_of(pool))?;

@@ -25,6 +25,8 @@ pub const CLAIM_NAME: &str = "muster-gpus";
 const REQUEST_NAME: &str = "gpus";
 /// How the alternatives of that request are called, each with its number, from 1 on.
 const RUNG_NAME: &str = "size";
+/// What the name of a profile has before each extension.
+const EXTENSION: char = '+';
 /// The allocation mode in which a request has a number of devices.
 const EXACT_COUNT: &str = "ExactCount";
 /// Label by which our templates are found.
@@ -107,10 +109,10 @@ impl Shorthand {
 /// So many whole GPUs.
 fn whole(gpus: u32, least_bytes: Option<i64>) -> DeviceRequest {
     let selector = least_bytes.map(|least_bytes| {
-        selector(Rung {
+        selector(has_memory(Rung {
             least_bytes,
             end_bytes: None,
-        })
+        }))
     });
     DeviceRequest {
         name: REQUEST_NAME.to_owned(),
@@ -133,7 +135,7 @@ fn smallest(least_bytes: i64) -> DeviceRequest {
         device_class_name: keys::DEVICE_CLASS_GPU_OR_SLICE.to_owned(),
         allocation_mode: Some(EXACT_COUNT.to_owned()),
         count: Some(1),
-        selectors: Some(vec![selector(rung)]),
+        selectors: Some(vec![selector(stands_on(rung))]),
         ..DeviceSubRequest::default()
     });
     DeviceRequest {
@@ -143,14 +145,26 @@ fn smallest(least_bytes: i64) -> DeviceRequest {
     }
 }
 
-/// Devices on that rung. Some GPUs tell no memory; to look at it would be an error, which ends kube-scheduler's whole attempt.
-fn selector(rung: Rung) -> DeviceSelector {
+/// Devices on that rung: by their memory, and none with an extension (`1g.10gb+me`), of which there are few on a GPU: those are for who asks
+/// for them by profile. Whole GPUs have no profile, nor has what a driver says nothing of.
+fn stands_on(rung: Rung) -> String {
+    let profile = format!("device.attributes['{}'].profile", keys::DRIVER);
+    let memory = has_memory(rung);
+    format!("{memory} && (!has({profile}) || !{profile}.contains('{EXTENSION}'))")
+}
+
+/// Devices with memory in that window. Some GPUs tell none; to look at it would be an error, which ends kube-scheduler's whole attempt.
+fn has_memory(rung: Rung) -> String {
     let memory = format!("device.capacity['{}'].memory", keys::DRIVER);
     let least = quantity::written_bytes(rung.least_bytes);
     let mut expression = format!("has({memory}) && {memory}.compareTo(quantity('{least}')) >= 0");
     if let Some(end) = rung.end_bytes.map(quantity::written_bytes) {
         expression = format!("{expression} && {memory}.compareTo(quantity('{end}')) < 0");
     }
+    expression
+}
+
+fn selector(expression: String) -> DeviceSelector {
     DeviceSelector {
         cel: Some(CELDeviceSelector { expression }),
     }

@@ -234,12 +234,16 @@ fn the_template_is_what_a_user_would_write() {
 fn an_amount_alone_asks_for_the_smallest_device_that_has_it() {
     let asked = valid(&[("vram", "80Gi")]);
     let memory = "device.capacity['gpu.muster.dev'].memory";
+    let profile = "device.attributes['gpu.muster.dev'].profile";
     let rung = |number: u32, least: &str, end: Option<&str>| {
         let mut expression =
             format!("has({memory}) && {memory}.compareTo(quantity('{least}')) >= 0");
         if let Some(end) = end {
             expression.push_str(&format!(" && {memory}.compareTo(quantity('{end}')) < 0"));
         }
+        expression.push_str(&format!(
+            " && (!has({profile}) || !{profile}.contains('+'))"
+        ));
         json!({"name": format!("size-{number}"), "deviceClassName": "gpu-or-slice.muster.dev",
             "allocationMode": "ExactCount", "count": 1, "selectors": [{"cel": {"expression": expression}}]})
     };
@@ -281,8 +285,8 @@ fn takes(class: &str, selectors: Option<&Vec<DeviceSelector>>, device: &Value) -
     verdict == Verdict::Matches
 }
 
-/// The alternative that takes such a device, from 0 on; `None`: none does.
-fn taken_by(asked: &Shorthand, kind: Option<&str>, memory: Option<&str>) -> Option<usize> {
+/// A device of this `type` and memory, as far as it tells them.
+fn published(kind: Option<&str>, memory: Option<&str>) -> Value {
     let mut device = json!({"name": "gpu-0", "attributes": {}, "capacity": {}});
     if let Some(kind) = kind {
         device["attributes"]["type"] = json!({"string": kind});
@@ -290,6 +294,11 @@ fn taken_by(asked: &Shorthand, kind: Option<&str>, memory: Option<&str>) -> Opti
     if let Some(memory) = memory {
         device["capacity"]["memory"] = json!({"value": memory});
     }
+    device
+}
+
+/// The alternative that takes a device, from 0 on; `None`: none does.
+fn taken_by(asked: &Shorthand, device: &Value) -> Option<usize> {
     let requests = asked.claim_spec().devices.unwrap().requests.unwrap();
     let DeviceRequest {
         exactly,
@@ -300,7 +309,7 @@ fn taken_by(asked: &Shorthand, kind: Option<&str>, memory: Option<&str>) -> Opti
         let takes = takes(
             &exactly.device_class_name,
             exactly.selectors.as_ref(),
-            &device,
+            device,
         );
         return takes.then_some(0);
     }
@@ -308,7 +317,7 @@ fn taken_by(asked: &Shorthand, kind: Option<&str>, memory: Option<&str>) -> Opti
         .iter()
         .flatten()
         .enumerate()
-        .filter(|(_, one)| takes(&one.device_class_name, one.selectors.as_ref(), &device))
+        .filter(|(_, one)| takes(&one.device_class_name, one.selectors.as_ref(), device))
         .map(|(index, _)| index)
         .collect();
     assert!(
@@ -348,10 +357,28 @@ fn the_claim_takes_only_devices_that_fit_nominally_and_smaller_ones_first() {
         (&alone, Some("vfio"), Some("40Gi"), None),
     ] {
         assert_eq!(
-            taken_by(asked, kind, memory),
+            taken_by(asked, &published(kind, memory)),
             taken,
             "{asked:?}: {kind:?} of {memory:?}"
         );
+    }
+}
+
+#[test]
+fn a_slice_with_an_extension_is_for_who_asks_for_its_profile() {
+    let asked = valid(&[("vram", "10Gi")]);
+    for (profile, memory, taken) in [
+        ("1g.10gb", "9984Mi", Some(0)),
+        ("1g.10gb+me", "9984Mi", None),
+        ("2g.20gb", "20096Mi", Some(2)),
+        ("1g.24gb+me.all", "24192Mi", None),
+        ("1g.24gb+gfx", "24192Mi", None),
+        // Less than plain, and no extension.
+        ("1g.24gb-me", "24192Mi", Some(2)),
+    ] {
+        let mut device = published(Some("mig"), Some(memory));
+        device["attributes"]["profile"] = json!({"string": profile});
+        assert_eq!(taken_by(&asked, &device), taken, "{profile}");
     }
 }
 

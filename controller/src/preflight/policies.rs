@@ -509,7 +509,7 @@ mod tests {
         let rules = json!({"excludeResourceRules": [{"resources": ["pods"], "apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"]}]});
         for (policies, bindings, expected) in [
             (missing, bindings("Deny"), vec![Reason::PolicyMissing]),
-            (open, bindings("Deny"), vec![Reason::PolicyFailsOpen; 13]),
+            (open, bindings("Deny"), vec![Reason::PolicyFailsOpen; 14]),
             (
                 policies("Fail"),
                 without("muster-pod-gate"),

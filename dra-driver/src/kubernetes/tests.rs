@@ -150,6 +150,40 @@ async fn a_prepare_reads_its_claim_past_a_404_that_proves_nothing() {
 }
 
 #[tokio::test]
+async fn a_claim_is_read_however_deep_the_parameters_of_some_driver_are_nested() {
+    let config = json!([{"opaque": {"driver": "example.com", "parameters": {"a": "DEEP"}}}]);
+    let result =
+        json!({"request": "gpu", "driver": "gpu.muster.dev", "pool": "node-0", "device": "gpu-0"});
+    let claim = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim",
+        "metadata": {"namespace": "ml", "name": "train", "uid": "u-1"},
+        "spec": {"devices": {"config": config}},
+        "status": {
+            "reservedFor": [{"resource": "pods", "name": "p", "uid": "p-1"}],
+            "allocation": {"devices": {"config": config, "results": [result]}},
+        },
+    });
+    // One level more than can be read at once, and far more.
+    for levels in [128, 5_000] {
+        let deep = "[".repeat(levels) + &"]".repeat(levels);
+        let body = claim.to_string().replace("\"DEEP\"", &deep);
+        let kubernetes = kubernetes([(200, body)]).await;
+        for read in [
+            kubernetes.claim(&reference()).await,
+            kubernetes.claim_now(&reference()).await,
+        ] {
+            let Read::Found(claim) = read else {
+                panic!("{levels}: {read:?}");
+            };
+            assert_eq!(claim.pods, ["p-1"]);
+            let devices = claim.devices.unwrap().into_iter();
+            let names: Vec<String> = devices.map(|device| device.device).collect();
+            assert_eq!(names, ["gpu-0"]);
+        }
+    }
+}
+
+#[tokio::test]
 async fn claims_of_this_node_that_are_reserved_are_listed_whoever_they_are_reserved_for() {
     let claim = |name: &str, pool: &str, reserved: Value| {
         let result =

@@ -1,8 +1,9 @@
 //! Brings the GPUs of a node to their declared layout ([`super::layout`] says when and how).
 //!
-//! A step is taken under the lock of the checkpoint, under which claims are recorded too, and that of the GPU, under which slices are made and
-//! removed: what was seen before is looked at once more there, and only if it is still so the step is taken. It takes seconds at most, on a
-//! GPU that has been tainted for half a minute. Nobody waits for a lock under these: a GPU whose lock is taken is left for the next look.
+//! A step is taken under the lock of the GPU, under which slices are made and removed: what was seen before is looked at once more there, and only
+//! if it is still so the step is taken, on a GPU that has been tainted for half a minute. What is recorded is read when that lock is taken, under
+//! the lock of the checkpoint, which is free again before anything is asked of the hardware: no claim for this GPU is recorded before the step has
+//! ended, and claims for others are not held up by it ([`crate::store`]). A GPU whose lock is taken is left for the next look.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -218,14 +219,10 @@ fn looked(backend: &Backend, disk: &Disk, wanted: &Wanted) -> Result<Looked, Str
 
 /// Takes a step, if it is still the next one and nobody has a part of the GPU.
 fn take(backend: &Backend, store: &Store, wanted: &Wanted, step: &Step) -> Result<(), String> {
-    let lock = store.lock().map_err(|error| error.to_string())?;
-    let gpu = store
-        .try_lock_gpu(&wanted.uuid)
-        .map_err(|error| error.to_string())?;
-    let Some(_gpu) = gpu else {
+    let locked = store.try_lock_gpu_and_load(&wanted.uuid);
+    let Some((_gpu, disk)) = locked.map_err(|failure| failure.to_string())? else {
         return Err("a slice is being made or removed".to_owned());
     };
-    let disk = store.load(&lock).map_err(|failure| failure.to_string())?;
     let looked = looked(backend, &disk, wanted)?;
     if let Usage::Used(who) = looked.usage {
         return Err(format!("{who} has a part of it by now"));
@@ -298,5 +295,76 @@ fn log(told: &mut BTreeMap<String, String>, gpu: String, state: String) {
     if told.get(&gpu) != Some(&state) {
         tracing::warn!(gpu, state, "the GPU is not cut as its layout says");
         told.insert(gpu, state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, thread};
+
+    use muster_device::{BackendConfig, LibrarySource, cdi};
+    use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
+
+    use super::*;
+    use crate::prepare::{Acknowledged, Write};
+
+    #[test]
+    fn a_gpu_that_hangs_while_it_is_changed_holds_up_no_claim_of_another() {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libnvidia-ml.so.1");
+        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+        let card = StateFile::at(directory.path().join(STATE_FILE));
+        let state = State {
+            board: "h100-nvswitch-8".to_owned(),
+            ..State::default()
+        };
+        card.write(&state).unwrap();
+        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+        let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+        let hangs = |state: &mut State| {
+            state.hangs.push(Hang {
+                function: "nvmlDeviceSetMigMode".to_owned(),
+                gpu: gpu.uuid.clone(),
+            });
+        };
+        card.change(hangs).unwrap();
+        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+        let store = Store::open(directory.path().join("state"), cdi).unwrap();
+        let lock = store.lock().unwrap();
+        let known = Write::PutNode {
+            boot_id: "boot".to_owned(),
+            acknowledged: Some(Acknowledged {
+                uid: None,
+                generation: 0,
+                enforce: false,
+            }),
+        };
+        store.apply(&lock, &known).unwrap();
+        drop(lock);
+        let wanted = Wanted {
+            uuid: gpu.uuid.clone(),
+            mig: gpu.mig.clone().unwrap(),
+            published: Vec::new(),
+            cut: Cut::from([("1g.10gb".to_owned(), 1)]),
+            may_toggle: true,
+            devices: BTreeSet::new(),
+        };
+        let taking = {
+            let store = store.clone();
+            thread::spawn(move || take(&backend, &store, &wanted, &Step::SwitchOn))
+        };
+        // Whoever has the lock of the checkpoint, and finds that of the GPU taken, saw that the first is free while it is changed.
+        let mut is_free = false;
+        while !is_free && !taking.is_finished() {
+            let lock = store.lock().unwrap();
+            is_free = store.try_lock_gpu(&gpu.uuid).unwrap().is_none();
+            drop(lock);
+            thread::yield_now();
+        }
+        card.change(|state| state.hangs.clear()).unwrap();
+        let taken = taking.join().unwrap();
+        assert!(is_free, "{taken:?}");
+        taken.unwrap();
+        assert!(store.try_lock_gpu(&gpu.uuid).unwrap().is_some());
     }
 }

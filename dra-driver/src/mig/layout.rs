@@ -7,7 +7,7 @@
 //! allocation by what it knew before, and while no record, no claim and no process has any part of it. A GPU that is used is not
 //! tainted: the layout waits until it is idle, and takes no capacity meanwhile.
 //!
-//! **Two instances** during an update take each step under the lock of the checkpoint, by what they find then; the second finds it done.
+//! **Two instances** during an update take each step under the lock of the GPU, by what they find then; the second finds it done.
 //! If they are told different layouts, the one that stays has the last step.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -19,12 +19,14 @@
 //! mark, and an Unprepare or the give-back of an orphan removes the record. A record under the call's own mark is
 //! therefore the one that was there before the claim was read, and no allocation can be newer in it than in the claim.
 //! Only such a record is given back: under another mark it may be of a later allocation, which that call has read. An
-//! answer from the record needs no mark: it changes nothing but the pods that are known to share the claim, and tells
-//! what is on disk.
+//! answer from the record needs no mark: it changes nothing but the pods that are known to share the claim, and the minor
+//! numbers of GPUs that it does not hold, and tells what is on disk.
 //!
 //! If the claim is allocated once more after it was read, a Prepare for its new pod is still to come, and compares again. A
 //! crash, or a disk that is full, between the writes of a give-back leaves the record `Unpreparing`: it holds, until the
 //! next Prepare or Unprepare of the claim goes on with it.
+
+use std::collections::BTreeSet;
 
 use muster_api::Reason;
 
@@ -98,9 +100,25 @@ impl Machine {
                 record.pods.push(pod);
             }
         }
+        self.number_anew(&mut record);
         let answer = Answer::Prepared(prepared(&record));
         let writes = vec![Write::PutRecord(record.clone()), Write::PutCdi(record)];
         (writes, After::Answer(id, answer))
+    }
+
+    /// Whoever administers a GPU does not hold it: its MIG mode may have been switched since, and the driver have numbered it anew. The number
+    /// from before may be another GPU's by now. What the record holds nobody switches.
+    fn number_anew(&self, record: &mut Record) {
+        let held: BTreeSet<String> = record.units().map(|unit| unit.gpu.clone()).collect();
+        let known = self.inventory.iter().flatten().map(|(_, facts)| facts);
+        let known: Vec<_> = known.filter(|facts| !facts.silent).collect();
+        for device in &mut record.devices {
+            if !device.admin_access || held.contains(&device.unit.gpu) {
+                continue;
+            }
+            let found = known.iter().find(|it| it.unit.gpu == device.unit.gpu);
+            device.minor = found.map_or(device.minor, |facts| facts.minor);
+        }
     }
 
     /// Gives back what an earlier allocation gave, and leaves the call's mark for the present one. `in_use` is about the

@@ -314,7 +314,7 @@ impl Machine {
         }
     }
 
-    /// Finds what was being given back when somebody crashed, or the node did. What a call here works on is left to it.
+    /// Finds what was being given back when somebody crashed. What a call here works on is left to it.
     pub(super) fn queue_unfinished(&mut self, disk: &Disk) {
         let unfinished: Vec<ClaimRef> = disk
             .records

@@ -4,7 +4,7 @@ use muster_api::NodeDevicesStatus;
 
 use super::{
     claim::ClaimRef,
-    disk::{Disk, Record, RecordState},
+    disk::{Disk, Record},
     effect::{Answer, CallId, DiskFailure, Effect, InUse, Locked, Refusal, Write},
     machine::{Machine, Stage},
     orphan::Orphan,
@@ -27,7 +27,7 @@ pub(super) enum Task {
     Prepare(CallId),
     /// Go on where slices were removed.
     Removed(Removal),
-    /// Go on with a give-back that a crash or a reboot cut off, if there are slices to remove.
+    /// Go on with a give-back that a crash cut off, if there are slices to remove.
     Finish(ClaimRef),
 }
 
@@ -102,21 +102,18 @@ impl Machine {
     }
 
     /// A reboot ends everything that ran: what was prepared is void. Where no boot id is known the records may
-    /// be of this boot, and stay. Slices mostly end with a boot, too, but nothing says that they do: their records stay until
-    /// somebody has looked.
+    /// be of this boot, and stay.
+    ///
+    /// The slices of a boot end with it. Where one lies at the place of such a record nothing tells whether it is that one (on hardware that
+    /// keeps them), or an administrator's from before the driver started: NVML gives the same UUID to whatever is made at one place. So no
+    /// record claims it: it stays, a Prepare refuses its place, and who it is in the way of is told. A slice that is left costs its place until
+    /// somebody looks; an administrator's that is destroyed may cost a tenant's work.
     fn begin_boot(&self, disk: &Disk) -> Vec<Write> {
         let rebooted = disk.boot_id.is_some();
         let mut writes = Vec::new();
-        for (uid, record) in disk.records.iter().filter(|_| rebooted) {
+        for uid in disk.records.keys().filter(|_| rebooted) {
             writes.push(Write::RemoveCdi(uid.clone()));
-            writes.push(if record.removable().is_empty() {
-                Write::RemoveRecord(uid.clone())
-            } else {
-                Write::PutRecord(Record {
-                    state: RecordState::Unpreparing,
-                    ..record.clone()
-                })
-            });
+            writes.push(Write::RemoveRecord(uid.clone()));
         }
         writes.push(Write::PutNode {
             boot_id: self.config.boot_id.clone(),

@@ -485,6 +485,39 @@ mod tests {
         }
     }
 
+    /// The planner counts on it (ADR 32): who asks for an amount of memory is then never given the second profile of a size.
+    #[test]
+    fn of_two_profiles_of_a_size_each_slice_of_the_second_stands_behind_one_that_takes_no_more() {
+        for mig in [h100(true), a30(true)] {
+            let board = board(&mig, 63);
+            let amounts = |(profile, placement): &(&MigProfile, Placement)| {
+                let counters = board.of(profile, *placement).counters.into_iter();
+                let read = |counter: Counter| counter.value.0.parse::<u64>().unwrap();
+                let amounts = counters.map(|(name, counter)| (name, read(counter)));
+                amounts.collect::<BTreeMap<String, u64>>()
+            };
+            let mut first: BTreeMap<u32, &MigProfile> = BTreeMap::new();
+            for (at, slice) in board.slices().iter().enumerate() {
+                let (profile, placement) = *slice;
+                let first = *first.entry(profile.memory_slices).or_insert(profile);
+                if first.name == profile.name {
+                    continue;
+                }
+                let takes = amounts(slice);
+                let takes_no_more = |other: &(&MigProfile, Placement)| {
+                    let mut others = amounts(other).into_iter();
+                    others.all(|(counter, amount)| takes.get(&counter) >= Some(&amount))
+                };
+                let mut before = board.slices()[..at].iter();
+                let is_behind_one = before.any(|other| {
+                    let is_of_first = other.0.name == first.name;
+                    is_of_first && other.1.overlaps(placement) && takes_no_more(other)
+                });
+                assert!(is_behind_one, "{}@{}", profile.name, placement.start);
+            }
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_left_out_by_profile_and_the_largest_are_kept() {
         let mig = h100(true);

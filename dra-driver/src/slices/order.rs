@@ -19,7 +19,7 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use muster_api::NodeDevices;
+use muster_api::{ClaimByName, NodeDevices, keys};
 
 use super::{desired::Offering, plan};
 use crate::{
@@ -146,7 +146,8 @@ pub fn standing<'a>(slices: impl Iterator<Item = &'a ResourceSlice>) -> Vec<Stri
     found.into_iter().map(|(_, uuid)| uuid).collect()
 }
 
-/// The claims that a live permit of this node names and that have no record: their pods may be waiting for devices.
+/// The claims that a live permit of this node names and that have no record: their pods may be waiting for devices. What kube-scheduler makes for
+/// a pod that asks by the name of a resource is named, and recorded, by what it is permitted as.
 pub fn awaited<'a>(
     node_devices: Option<&'a NodeDevices>,
     recorded: &BTreeSet<String>,
@@ -155,7 +156,11 @@ pub fn awaited<'a>(
     let live = permits.filter(|permit| !permit.withdrawn && !permit.of_other_driver);
     live.flat_map(|permit| &permit.claim_uids)
         // What a device plugin hands out is no claim.
-        .filter(|uid| !uid.contains('/') && !recorded.contains(*uid))
+        .filter(|uid| {
+            let name = ClaimByName::parse(uid);
+            name.is_none_or(|name| name.device_class() == Some(keys::DEVICE_CLASS_GPU))
+        })
+        .filter(|uid| !recorded.contains(*uid))
         .map(String::as_str)
         .collect()
 }
@@ -321,6 +326,8 @@ mod tests {
         assert!(!moves.is_due(now + Duration::from_secs(119)));
         assert!(moves.is_due(now + Duration::from_secs(120)));
 
+        let by_name =
+            |pod: &str| format!("{pod}/deviceclass.resource.kubernetes.io/gpu.muster.dev");
         let permit = |uids: &[&str], withdrawn: bool| Permit {
             claim_uids: uids.iter().map(|uid| (*uid).to_owned()).collect(),
             withdrawn,
@@ -331,6 +338,7 @@ mod tests {
                 permit(&["prepared", "pending"], false),
                 permit(&["withdrawn"], true),
                 permit(&["p-1/nvidia.com/gpu"], false),
+                permit(&[&by_name("p-2"), &by_name("p-3")], false),
                 Permit {
                     of_other_driver: true,
                     ..permit(&["other"], false)
@@ -339,10 +347,10 @@ mod tests {
             ..NodeDevicesSpec::default()
         };
         let object = NodeDevices::new("node", spec);
-        let recorded = BTreeSet::from(["prepared".to_owned()]);
+        let recorded = BTreeSet::from(["prepared".to_owned(), by_name("p-2")]);
         assert_eq!(
             awaited(Some(&object), &recorded),
-            BTreeSet::from(["pending"])
+            BTreeSet::from(["pending", by_name("p-3").as_str()])
         );
         assert!(awaited(None, &recorded).is_empty());
     }

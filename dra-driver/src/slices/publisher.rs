@@ -326,8 +326,9 @@ impl Publisher {
         let Some(disk) = self.disk().await else {
             return false;
         };
-        let holding = disk.records.iter().filter(|(_, record)| record.holds());
-        let recorded = holding.map(|(uid, _)| uid.clone()).collect();
+        let holding = disk.records.values().filter(|record| record.holds());
+        let named = holding.flat_map(|record| [Some(&record.claim.uid), record.by_name.as_ref()]);
+        let recorded = named.flatten().cloned().collect();
         order::awaited(node_devices.as_deref(), &recorded).is_empty()
     }
 

@@ -160,14 +160,19 @@ fn what_was_stored_before_there_were_slices_is_read_as_it_is() {
 fn a_slice_that_was_made_in_this_boot_is_known_as_ours_without_its_record() {
     let f = fixture();
     f.apply(&acknowledged());
-    let made = || f.store.made_slices(&f.store.lock().unwrap()).unwrap();
+    let made_in = |boot_id: &str| {
+        let lock = f.store.lock().unwrap();
+        f.store.made_slices(&lock, boot_id).unwrap()
+    };
+    let made = || made_in("boot");
     f.apply(&Write::PutRecord(slice_record("c")));
     f.apply(&Write::RemoveRecord("c".to_owned()));
     assert_eq!(made(), BTreeSet::new(), "it was given back");
     f.apply(&Write::PutRecord(slice_record("c")));
     fs::remove_file(f.root.path().join("state/claims/c.json")).unwrap();
     assert_eq!(made(), BTreeSet::from(["MIG-1".to_owned()]));
-    // It ended with its boot.
+    // It ended with its boot, also before anything was written in the next one.
+    assert_eq!(made_in("next"), BTreeSet::new());
     f.apply(&Write::PutNode {
         boot_id: "next".to_owned(),
         acknowledged: None,
@@ -179,7 +184,8 @@ fn a_slice_that_was_made_in_this_boot_is_known_as_ours_without_its_record() {
         uuid: "MIG-2".to_owned(),
     });
     f.apply(&Write::PutRecord(other));
-    assert_eq!(made(), BTreeSet::from(["MIG-2".to_owned()]));
+    assert_eq!(made_in("next"), BTreeSet::from(["MIG-2".to_owned()]));
+    assert_eq!(made(), BTreeSet::new());
 }
 
 #[test]

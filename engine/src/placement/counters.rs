@@ -107,9 +107,15 @@ impl Counters {
         }
     }
 
-    /// Whether a device draws no more of anything than the other, and there is too little for both.
+    /// Whether a device draws no more of anything than the other, from no other pool, and there is too little for both.
     fn lies_inside(&self, device: usize, other: usize) -> bool {
-        let (own, others) = (self.amounts(device), self.amounts(other));
+        let (Some(own), Some(others)) = (self.of(device), self.of(other)) else {
+            return false;
+        };
+        if !own.pools.is_subset(&others.pools) {
+            return false;
+        }
+        let (own, others) = (&own.amounts, &others.amounts);
         let of_other = |counter: usize| {
             let at = others.binary_search_by_key(&counter, |(it, _)| *it).ok()?;
             Some(others[at].1)
@@ -155,6 +161,23 @@ impl Counters {
             Some(draws) => !draws.inside.is_disjoint(others),
             None => others.contains(device),
         }
+    }
+
+    /// Whether one of some others stands before a device in the order and is to be had wherever the device is.
+    pub(crate) fn has_before(&self, device: usize, others: &DeviceSet) -> bool {
+        self.of(device).is_some_and(|draws| {
+            let mut before = draws.inside.iter().take_while(|at| *at < device);
+            before.any(|at| others.contains(at))
+        })
+    }
+
+    /// Of some devices those that first fit may come to: none of the others stands before them and is to be had wherever they are.
+    pub(super) fn first_among(&self, devices: &DeviceSet) -> DeviceSet {
+        let mut first = devices.clone();
+        for device in devices.iter().filter(|at| self.has_before(*at, devices)) {
+            first.remove(device);
+        }
+        first
     }
 
     /// Whether a device may be allocated, of a pool of which nothing is overdrawn.

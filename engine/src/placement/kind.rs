@@ -35,6 +35,15 @@ pub(crate) struct Candidates {
     pub(crate) uniform: bool,
     /// How many of them can be allocated at once.
     pub(crate) together: Arc<Together>,
+    /// Those of them that [first fit may come to](Counters::first_among), where these are interchangeable and all of them are not.
+    first: Option<Arc<Self>>,
+}
+
+impl Candidates {
+    /// Whether it makes no difference which of them are taken first, neither for the charge nor for how many are left.
+    fn are_interchangeable(&self) -> bool {
+        self.uniform && self.together.is_countable()
+    }
 }
 
 /// A device without its name.
@@ -151,13 +160,27 @@ impl NodeKind {
                 matching.entry(*selector).or_default().push(at);
             }
         }
-        let alike = |members: &[usize]| {
+        let alike = |members: &DeviceSet| {
             let mut kinds = members
                 .iter()
-                .map(|at| &devices[*at])
+                .map(|at| &devices[at])
                 .map(|device| (&device.flavors, device.gpus, device.vram));
             let first = kinds.next();
             kinds.all(|kind| Some(kind) == first)
+        };
+        let candidates_of = |devices: DeviceSet| Candidates {
+            uniform: alike(&devices),
+            together: Arc::new(Together::of(&counters, &devices, count)),
+            devices,
+            first: None,
+        };
+        let first_of = |all: &Candidates| {
+            if all.are_interchangeable() {
+                return None;
+            }
+            let first = counters.first_among(&all.devices);
+            let first = (first != all.devices).then(|| candidates_of(first));
+            first.filter(Candidates::are_interchangeable).map(Arc::new)
         };
         // There may be hundreds of selectors, most of which match the same devices as others.
         let mut known: BTreeMap<DeviceSet, Candidates> = BTreeMap::new();
@@ -165,13 +188,13 @@ impl NodeKind {
             .into_iter()
             .map(|(selector, members)| {
                 let devices = DeviceSet::of(count, members.iter().copied());
-                let of_these = known
-                    .entry(devices)
-                    .or_insert_with_key(|devices| Candidates {
-                        uniform: alike(&members),
-                        together: Arc::new(Together::of(&counters, devices, count)),
-                        devices: devices.clone(),
-                    });
+                let of_these = known.entry(devices).or_insert_with_key(|devices| {
+                    let all = candidates_of(devices.clone());
+                    Candidates {
+                        first: first_of(&all),
+                        ..all
+                    }
+                });
                 (selector, of_these.clone())
             })
             .collect();
@@ -222,6 +245,27 @@ impl NodeKind {
                     })
             })
             .then_some((first, count))
+    }
+
+    /// Those of some candidates of which first fit takes whatever it takes, where a claim asks for nothing but so many of them. Where that
+    /// makes nothing simpler, or cannot be told, it is all of them.
+    ///
+    /// It never comes to a device if another one stands before it and is to be had wherever it is. What is `tainted` is taken for what
+    /// is never had.
+    pub(crate) fn taken_first<'a>(
+        &self,
+        candidates: &'a Candidates,
+        tainted: &DeviceSet,
+    ) -> &'a Candidates {
+        let Some(first) = candidates.first.as_deref() else {
+            return candidates;
+        };
+        let usable = first.devices.without(tainted);
+        let others = candidates.devices.without(&first.devices).without(tainted);
+        let mut others = others.iter();
+        let is_so = tainted.is_disjoint(&first.devices)
+            || others.all(|device| self.counters.has_before(device, &usable));
+        if is_so { first } else { candidates }
     }
 
     /// Whether devices that draw from common counters agree in what they have of an attribute.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{common::*, cut_gpus::*};
 use muster_engine::{
-    Amount, Claim, DeviceName, Gang, GangUid, Hold, Node, PodUid, Resource, State, Update, Why,
+    Amount, Claim, Consumption, Device, DeviceName, Gang, GangUid, Hold, Node, PodUid, Resource,
+    SelectorId, State, Update, Why,
 };
 use proptest::prelude::*;
 
@@ -271,6 +272,102 @@ fn first_fit(node: &Node, taken: &BTreeSet<usize>, claim: &Claim) -> Option<usiz
     })
 }
 
+/// A profile that a GPU of [`cut_node`] has besides, as an H100 does: it matches the selector of another one, before or behind which it
+/// stands. So many memory and compute slices, whether it draws the one engine of its GPU, where it may begin, and its charge.
+struct SecondProfile {
+    selector: SelectorId,
+    stands_first: bool,
+    slices: (usize, i64),
+    has_engine: bool,
+    starts: &'static [usize],
+    gpus: i64,
+}
+
+const SECOND_PROFILES: [SecondProfile; 3] = [
+    // 1g.10gb+me
+    SecondProfile {
+        selector: ONE_SLICE,
+        stands_first: false,
+        slices: (1, 1),
+        has_engine: true,
+        starts: &[4, 5, 0, 1, 2, 3, 6],
+        gpus: 142,
+    },
+    // 1g.20gb
+    SecondProfile {
+        selector: TWO_SLICES,
+        stands_first: true,
+        slices: (2, 1),
+        has_engine: false,
+        starts: &[6, 4, 0, 2],
+        gpus: 250,
+    },
+    // 4g.40gb
+    SecondProfile {
+        selector: THREE_SLICES,
+        stands_first: false,
+        slices: (4, 4),
+        has_engine: false,
+        starts: &[0],
+        gpus: 571,
+    },
+];
+
+impl SecondProfile {
+    /// Its devices on a GPU of which this is a part.
+    fn devices(&self, part: &Device) -> Vec<Device> {
+        let (memory, compute) = self.slices;
+        let starts = self.starts.iter();
+        let devices = starts.map(|start| {
+            let memory = (*start..start + memory).map(|slice| (slice, 1));
+            // Behind the eight memory slices.
+            let others = [(8, compute), (9, i64::from(self.has_engine))];
+            let amounts = memory.chain(others).filter(|(_, amount)| *amount > 0);
+            let amounts = amounts
+                .map(|(counter, amount)| (u32::try_from(counter).expect("few"), amount))
+                .collect();
+            let set = part.consumes[0].set;
+            Device {
+                gpus: Amount(self.gpus),
+                selectors: BTreeSet::from([self.selector]).into(),
+                consumes: vec![Consumption { set, amounts }].into(),
+                ..part.clone()
+            }
+        });
+        devices.collect()
+    }
+}
+
+/// A node of GPUs with two profiles of each size but the largest.
+fn node_with_second_profiles(name: &str, gpus: u32) -> Node {
+    let mut node = cut_node(name, "s/l", gpus);
+    let mut sets = node.counter_sets.to_vec();
+    for set in &mut sets {
+        set.counters.push(1);
+    }
+    node.counter_sets = sets.into();
+    let devices = std::mem::take(&mut node.devices);
+    for of_gpu in devices.chunks(DEVICES_PER_GPU) {
+        for of_profile in of_gpu.chunk_by(|one, other| one.selectors == other.selectors) {
+            let first = &of_profile[0];
+            let mut second = SECOND_PROFILES.iter();
+            let second = second.find(|it| first.selectors.contains(&it.selector));
+            let added = second.map(|second| second.devices(first));
+            let added = added.unwrap_or_default();
+            let own = of_profile.to_vec();
+            let both = match second {
+                Some(second) if second.stands_first => [added, own],
+                _ => [own, added],
+            };
+            node.devices.extend(both.into_iter().flatten());
+        }
+    }
+    for (at, part) in node.devices.iter_mut().enumerate() {
+        part.name = device(at).name;
+    }
+    node
+}
+
 /// What is so, whatever the engine thinks.
 struct World {
     state: State,
@@ -281,11 +378,14 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        let nodes = vec![
+        Self::of(vec![
             cut_node("n0", "s/l0", 1),
             cut_node("n1", "s/l0", 2),
             node("n2", "s/l1", 1),
-        ];
+        ])
+    }
+
+    fn of(nodes: Vec<Node>) -> Self {
         Self {
             state: open_state(nodes.clone()),
             nodes,
@@ -374,6 +474,40 @@ impl World {
             self.holds.remove(&pod);
             self.state.apply(Update::HoldGone(pod));
         }
+    }
+}
+
+/// Nobody waits until kube-scheduler has allocated what others were promised, though each size but the largest has two profiles; and all get
+/// the one that first fit comes to, at its charge.
+#[test]
+fn a_burst_of_pods_that_ask_for_memory_waits_on_one_node_until_it_is_full() {
+    for (tens, fit, charge) in [(1, 56, 142), (2, 32, 250), (4, 16, 500), (8, 8, 1000)] {
+        let mut world = World::of(vec![node_with_second_profiles("n", 8)]);
+        for at in 0..=fit {
+            let gang = memory_gang(&format!("g{at:02}"), "research", 1, tens);
+            world.waiting.insert(gang.uid.clone(), gang.clone());
+            submit(&mut world.state, [gang]);
+        }
+        loop {
+            let [by_steps, at_once] = world.decide();
+            assert_eq!(by_steps, at_once, "{tens}");
+            if by_steps.is_empty() {
+                break;
+            }
+        }
+        assert_eq!(world.holds.len(), fit, "{tens}");
+        let mut claims = world.holds.values().flat_map(|hold| &hold.claims);
+        assert!(
+            claims.all(|claim| claim.devices.is_none() && claim.gpus == Amount(charge)),
+            "{tens}"
+        );
+        let last = world.waiting.keys().next().expect("one is too many");
+        let told = why(&world.state, last.as_str()).to_string();
+        assert!(!told.contains("not allocated yet"), "{told}");
+        // From the middle on, and a few of them end.
+        world.allocate(fit / 2, fit / 2).expect("as promised");
+        world.end(1);
+        world.allocate(3, usize::MAX).expect("as promised");
     }
 }
 

@@ -108,6 +108,10 @@ fn pod(version: &str) -> Object {
     pod.metadata.namespace = Some("ml".to_owned());
     pod.metadata.uid = Some("uid".to_owned());
     pod.metadata.resource_version = Some(version.to_owned());
+    // Others are not kept.
+    let label = (muster_api::keys::GANG.to_owned(), "train".to_owned());
+    pod.metadata.labels = Some([label].into());
+    pod.spec = Some(k8s_openapi::api::core::v1::PodSpec::default());
     Object::Pod(Arc::new(pod))
 }
 

@@ -30,7 +30,7 @@ fn a_leader_raises_the_epoch_before_it_reads_anything() {
             .iter()
             .filter(|it| kind_of(it) == "list")
             .count(),
-        16
+        17
     );
 }
 

@@ -2,14 +2,16 @@
 //!
 //! [`read`] parses the documents, [`complete`] adds what a cluster would have added by itself, and [`settle`] runs the
 //! controller's machine, the one that ships, on the fake API server until it has nothing left to do. Everything that it
-//! asks for is done at once and succeeds: nodes acknowledge, and kube-scheduler binds each pod to the node that it is
-//! pinned to. [`report`] then reads the decisions from the Gangs.
+//! asks for is done at once and succeeds: nodes acknowledge, and kube-scheduler allocates the claims of each pod ([`devices`]) and
+//! binds it to the node that it is pinned to ([`bind`]). [`report`] then reads the decisions from the Gangs.
 //!
 //! **Invariant: the answer is a function of the objects**, not of the order in which files and documents give them, and
 //! not of the time of day.
 
 mod beta;
+mod bind;
 mod complete;
+mod devices;
 mod error;
 mod read;
 mod report;
@@ -27,7 +29,7 @@ use crate::api_server::ApiServer;
 pub struct Answer {
     /// One per gang, in the order of namespace and name.
     pub decisions: Vec<Decision>,
-    /// What was not read, or could not be made up.
+    /// What was not read, or could not be made up, and pods that were let go and could not be bound.
     pub warnings: Vec<String>,
 }
 
@@ -41,7 +43,7 @@ pub fn decide(sources: &[Source]) -> Result<Answer, Error> {
     let objects = read::read(sources, &mut warnings)?;
     let mut api = ApiServer::default();
     let now = complete::complete(objects, &mut api, &mut warnings)?;
-    settle::settle(&mut api, now)?;
+    settle::settle(&mut api, now, &mut warnings)?;
     Ok(Answer {
         decisions: report::decisions(&api),
         warnings,

@@ -3,21 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
 use muster_api::NodeDevices;
 use muster_cluster::{
     index,
     managed::ManagedPods,
-    object::{Change, Kind},
+    object::{Change, Kind, ObjectKey},
 };
 use muster_protocol::{ApiRequest, Config, Machine, Now, Outcome};
 
-use super::{Error, complete::acknowledge};
+use super::{
+    Error,
+    bind::{Scheduler, is_to_bind},
+    complete::acknowledge,
+};
 use crate::{
-    api_server::{ApiServer, Place, Precondition, Stored, is_bound},
+    api_server::{ApiServer, Place, Stored},
     controller_writes::apply,
-    owners::is_gated,
-    scheduler::pinned_node,
 };
 
 /// Seconds without a write after which nothing more comes: longer than the machine waits before it writes a reason, and than a Team with a
@@ -45,15 +47,28 @@ struct Run<'a> {
     api: &'a mut ApiServer,
     machine: Machine,
     watches: BTreeMap<Kind, Place>,
+    scheduler: Scheduler,
+    /// Pods that kube-scheduler found when it started.
+    found: Vec<ObjectKey>,
 }
 
-/// Runs the machine until nothing changes any more.
-pub(super) fn settle(api: &mut ApiServer, begin: Timestamp) -> Result<(), Error> {
+/// Runs the machine until nothing changes any more. Warns of pods that it let go and that could not be bound.
+pub(super) fn settle(
+    api: &mut ApiServer,
+    begin: Timestamp,
+    warnings: &mut Vec<String>,
+) -> Result<(), Error> {
     let config = Config::new(index_config());
+    let pods = api.list::<Pod>().filter(|pod| is_to_bind(pod));
+    let found = pods
+        .map(|pod| ObjectKey::of(Kind::Pod, &pod.metadata))
+        .collect();
     let mut run = Run {
         api,
         machine: Machine::new(config),
         watches: BTreeMap::new(),
+        scheduler: Scheduler::default(),
+        found,
     };
     let mut seconds = 0;
     let mut quiet_since = 0;
@@ -75,6 +90,7 @@ pub(super) fn settle(api: &mut ApiServer, begin: Timestamp) -> Result<(), Error>
             continue;
         }
         if seconds >= quiet_since + QUIET_SECONDS {
+            warnings.extend(run.scheduler.warnings(run.api));
             return Ok(());
         }
         seconds += 1;
@@ -116,39 +132,30 @@ impl Run<'_> {
     /// Drivers acknowledge what they are told, and kube-scheduler binds what was let go.
     fn react(&mut self) {
         let mut nodes = BTreeSet::new();
-        let mut pods = Vec::new();
+        let mut pods = std::mem::take(&mut self.found);
         for place in self.watches.values() {
             let mut place = *place;
             while let Some(event) = self.api.next_event(place) {
                 place = place.after();
+                if event.key.kind == Kind::ResourceClaim {
+                    let claim = event.object.as_ref().and_then(ResourceClaim::of);
+                    self.scheduler.note(&event.key, claim.map(AsRef::as_ref));
+                }
                 let Some(object) = &event.object else {
                     continue;
                 };
                 if NodeDevices::of(object).is_some() {
                     nodes.insert(event.key.name.clone());
                 }
-                if let Some(pod) = Pod::of(object)
-                    && let Some(node) = node_to_bind(pod)
-                {
-                    pods.push((event.key.clone(), node));
+                if Pod::of(object).is_some_and(|pod| is_to_bind(pod)) {
+                    pods.push(event.key.clone());
                 }
             }
         }
         for node in nodes {
             acknowledge(self.api, &node);
         }
-        for (key, node) in pods {
-            let any = Precondition::default();
-            let _ = self
-                .api
-                .update::<Pod>(&key.namespace, &key.name, any, |pod| {
-                    if let Some(spec) = &mut pod.spec {
-                        spec.node_name = Some(node);
-                    }
-                    let status = pod.status.get_or_insert_with(PodStatus::default);
-                    status.phase = Some("Running".to_owned());
-                });
-        }
+        self.scheduler.bind(self.api, pods);
     }
 
     /// The watches tell all that changed.
@@ -160,9 +167,4 @@ impl Run<'_> {
             }
         }
     }
-}
-
-fn node_to_bind(pod: &Pod) -> Option<String> {
-    let waits = !is_gated(pod) && !is_bound(pod) && pod.metadata.deletion_timestamp.is_none();
-    waits.then(|| pinned_node(pod).map(str::to_owned)).flatten()
 }

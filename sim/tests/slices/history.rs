@@ -21,7 +21,7 @@ use muster_sim::{
 const NODE: &str = "node-0";
 const NAMESPACE: &str = "ml";
 /// Steps in which things go wrong.
-const STEPS: u64 = 500;
+const STEPS: u64 = 1_000;
 /// Most steps until everything is at rest.
 const MOST_STEPS: u64 = 60_000;
 /// Most claims at a time.
@@ -124,7 +124,7 @@ impl History {
 
     fn run(&mut self) -> Result<(), String> {
         for _ in 0..STEPS {
-            if self.random.one_in(3) {
+            if self.random.one_in(12) {
                 self.mishap();
             }
             self.outside(true);
@@ -194,14 +194,16 @@ impl History {
             self.drivers.crash(0, &mut self.node);
         }
         self.node.containers.clear();
-        // On some machines slices outlive it.
+        // Slices may outlive it, or an administrator makes such before a driver starts: nobody can tell whose they are, and they are his.
         let slices = self.node.slices.clone();
         self.node.boot(self.now);
         if self.random.one_in(2) {
             self.node.slices = slices;
-        } else {
-            self.foreign.clear();
         }
+        let left = self.node.slices.all();
+        self.foreign = left
+            .map(|(gpu, instance)| (gpu.to_owned(), instance.clone()))
+            .collect();
         self.say("the machine reboots");
         for wanted in self.wanted.values_mut() {
             wanted.call = None;
@@ -340,7 +342,7 @@ impl History {
 
     /// One thing that the kubelet does about a claim.
     fn kubelet(&mut self, uid: &str, goes_on: bool) {
-        let ends = !goes_on || self.random.one_in(8);
+        let ends = !goes_on || self.random.one_in(30);
         let now = self.now;
         let newest = self.drivers.instances.last().map(|instance| instance.id);
         let there: BTreeSet<u64> = self.drivers.instances.iter().map(|it| it.id).collect();

@@ -335,6 +335,71 @@ fn a_selector_that_fails_on_one_device_of_a_node_matches_none_there() {
     assert_eq!((matching("a"), matching("b")), (2, 0));
 }
 
+/// The slice of a node of which the second device is given out in a way that is never planned.
+fn with_unplanned(node: &str, field: &str, value: Value) -> Value {
+    with(slice(node, 2), &format!("/spec/devices/1/{field}"), value)
+}
+
+#[test]
+fn a_node_is_left_out_for_a_selector_that_matches_a_device_which_is_never_planned() {
+    let any = "device.attributes['gpu.muster.dev'].productName.contains('H100')";
+    let unshared = format!("{any} && !device.allowMultipleAllocations");
+    for (field, value, expression, on_b) in [
+        ("allowMultipleAllocations", json!(true), any, 0),
+        ("bindingConditions", json!(["ready"]), any, 0),
+        ("allowMultipleAllocations", json!(false), any, 2),
+        // An expression may tell them apart, where what they differ in can be read.
+        (
+            "allowMultipleAllocations",
+            json!(true),
+            unshared.as_str(),
+            1,
+        ),
+    ] {
+        let what = format!("{field} is {value}: {expression}");
+        let objects = [
+            pod("solo", 5),
+            selecting(expression),
+            with_unplanned("b", field, value),
+        ];
+        let index = index_with(objects);
+        assert_eq!(wait(&index), None, "{what}: node a matches");
+        let selector = only_gang(&index).pods[0].request.as_ref().unwrap().claims[0].requests[0]
+            .choices[0]
+            .selector;
+        let matching = |node: &str| {
+            let devices = &index.engine_node(node).unwrap().devices;
+            devices
+                .iter()
+                .filter(|device| device.selectors.contains(&selector))
+                .count()
+        };
+        assert_eq!((matching("a"), matching("b")), (2, on_b), "{what}");
+    }
+}
+
+#[test]
+fn a_selector_that_every_node_is_left_out_for_names_the_device_until_one_is_not() {
+    let shared = |node: &str| with_unplanned(node, "allowMultipleAllocations", json!(true));
+    let any = "device.attributes['gpu.muster.dev'].productName.contains('H100')";
+    let objects = [pod("solo", 5), selecting(any), shared("a"), shared("b")];
+    let mut index = index_with(objects);
+    let waits = wait(&index).unwrap();
+    assert_eq!(waits.reason, Reason::RequestNotUnderstood);
+    let text = "ResourceClaim solo-gpus: spec.devices.requests[0].exactly.selectors: match nothing without a device that is never planned: \
+                device gpu.muster.dev/";
+    assert!(waits.details.starts_with(text), "{}", waits.details);
+    // The Flavor counts the others all the same.
+    assert_eq!(index.failure_of_flavor("h100"), None);
+
+    index.observe(is(slice("a", 2)));
+    index.refresh(Timestamp(0));
+    assert_eq!(wait(&index), None);
+    index.observe(is(shared("a")));
+    index.refresh(Timestamp(0));
+    assert!(wait(&index).is_some());
+}
+
 #[test]
 fn a_selector_is_understood_once_a_device_matches_and_not_any_more_when_it_goes() {
     let by_model = "device.attributes['gpu.muster.dev'].model == 'B200'";

@@ -372,3 +372,38 @@ fn two_pods_that_ask_at_once_for_what_is_prepared_are_both_answered() {
         }
     }
 }
+
+#[test]
+fn who_administers_a_gpu_is_told_the_minor_number_that_it_has_now_and_who_holds_it_the_one_it_keeps()
+ {
+    let mut node = Node::new(None);
+    let mut look = claim("look", &["gpu-0", "gpu-1"]);
+    for device in look.devices.as_mut().unwrap() {
+        device.admin_access = true;
+    }
+    let mut both = claim("both", &["gpu-0", "gpu-0"]);
+    both.devices.as_mut().unwrap()[0].admin_access = true;
+    let minors = |node: &Node, uid: &str| {
+        let devices = node.cdi[uid].devices.iter();
+        devices.map(|device| device.minor).collect::<Vec<_>>()
+    };
+    for one in [&look, &both] {
+        let call = node.prepare(one.clone());
+        assert_eq!(node.prepared(call).len(), 2);
+    }
+    assert_eq!(minors(&node, "look"), [0, 1]);
+    // As after a change of the MIG mode: who has a device file is another. One that does not say what it is has none that is known.
+    for (name, minor, silent) in [("gpu-0", 7, false), ("gpu-1", 8, true)] {
+        let facts = node.inventory.get_mut(name).unwrap();
+        facts.minor = minor;
+        facts.silent = silent;
+    }
+    node.tell(Input::Inventory(node.inventory.clone()));
+    for one in [look, both] {
+        let call = node.prepare(one);
+        assert_eq!(node.prepared(call).len(), 2);
+    }
+    assert_eq!(minors(&node, "look"), [7, 1]);
+    assert_eq!(node.disk.records["look"].devices[0].minor, 7);
+    assert_eq!(minors(&node, "both"), [0, 0]);
+}

@@ -366,18 +366,34 @@ fn who_administers_a_slice_has_it_as_it_is_and_leaves_it() {
 }
 
 #[test]
-fn a_reboot_gives_slices_back_also_where_they_outlived_it() {
-    for outlived in [true, false] {
+fn after_a_reboot_a_slice_at_the_place_of_a_record_may_be_an_administrators_and_stays() {
+    for is_there in [true, false] {
         let mut node = node();
         node.prepare(claim("a", &["slice-1-0"]));
-        if !outlived {
+        // What he makes at that place has the very UUID that ours had.
+        if !is_there {
             node.live.clear();
         }
         node.boot(Config {
             boot_id: "boot-2".to_owned(),
             ..config("two")
         });
-        assert_clean(&node, &format!("outlived: {outlived}"));
+        node.pass(600 * SECOND);
+        let expected: &[u32] = if is_there { &[0] } else { &[] };
+        assert_eq!(node.starts(), expected);
+        assert!(node.disk.records.is_empty() && node.cdi.is_empty());
+        // Nor does an Unprepare that comes late, or the same claim once more, take it.
+        let late = node.unprepare("a");
+        assert_eq!(node.answered(late), Some(&Answer::Unprepared));
+        assert_eq!(node.starts(), expected);
+        let call = node.prepare(claim("a", &["slice-1-0"]));
+        if is_there {
+            node.pass(36 * SECOND);
+            assert_eq!(node.refused(call).reason, Some(Reason::DeviceHeld));
+        } else {
+            assert_eq!(node.prepared(call).len(), 1);
+        }
+        assert_eq!(node.starts(), [0]);
     }
 }
 

@@ -263,12 +263,19 @@ fn gpus_to_cut(order: &[(u32, usize)]) -> Node {
     node
 }
 
-/// GPUs that are cut or may be, their devices in any order.
+/// GPUs that are cut or may be, their devices in any order, or the smallest of each first.
 fn node_of_cut_gpus() -> impl Strategy<Value = Node> {
     let count = all_parts().len();
     let taken = proptest::collection::vec(proptest::bool::weighted(0.15), count);
     let tainted = proptest::collection::vec(proptest::bool::weighted(0.05), count);
-    let order = Just(all_parts()).prop_shuffle();
+    let order = prop_oneof![
+        Just(all_parts()).prop_shuffle(),
+        Just(all_parts()),
+        Just(all_parts()).prop_shuffle().prop_map(|mut order| {
+            order.sort_by_key(|(_, part)| PARTS[*part].2);
+            order
+        }),
+    ];
     (order, taken, tainted).prop_map(|(order, taken, tainted)| {
         let mut node = gpus_to_cut(&order);
         for (at, device) in node.devices.iter_mut().enumerate() {
@@ -494,6 +501,45 @@ fn slices_that_are_alike_are_counted_and_whole_gpus_wait_for_them() {
     sets[0].counters[4] = 0;
     node.counter_sets = sets.into();
     assert!(units(&node, 1).is_err());
+}
+
+/// First fit comes to a larger device only if it stands before the small ones that it is made of, or nothing is to be had of these.
+#[test]
+fn pods_wait_together_for_devices_of_several_sizes_where_the_small_ones_stand_first() {
+    let smallest_first = all_parts();
+    let mut largest_first = all_parts();
+    largest_first.reverse();
+    // Whatever its size; the first GPU has slices of one at 0 to 3, of two at 4 and 5, and the whole at 6.
+    let any_size = SelectorId(3);
+    for (what, order, tainted, is_grouped, units) in [
+        ("the smallest first", &smallest_first, vec![], false, 6),
+        ("the largest first", &largest_first, vec![], false, 1),
+        ("one is tainted", &smallest_first, vec![0_usize], false, 6),
+        (
+            "of one of two none is usable",
+            &smallest_first,
+            vec![0, 1],
+            false,
+            1,
+        ),
+        ("nor is it itself", &smallest_first, vec![0, 1, 4], false, 5),
+        ("a constraint", &smallest_first, vec![], true, 1),
+    ] {
+        let mut node = gpus_to_cut(order);
+        for at in tainted {
+            node.devices[at].usable = false;
+        }
+        let mut claim = fixtures::claim("c", 1);
+        claim.requests[0].choices[0].selector = any_size;
+        if is_grouped {
+            claim.constraints = vec![Constraint {
+                requests: Vec::new(),
+                attribute: "group".into(),
+            }];
+        }
+        let counted = counted(&node, claim).map(|counted| counted.units);
+        assert_eq!(counted, Ok(units), "{what}");
+    }
 }
 
 /// Who waits for a GPU whose slices end must not have others end for it: its driver taints whatever overlaps a slice for as long as
