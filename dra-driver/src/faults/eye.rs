@@ -208,7 +208,7 @@ impl Eye {
             if mended > 0 {
                 tracing::info!(gpu = uuid, mended, "faults are mended by the reboot");
             }
-            if mended > 0 || change == Change::New {
+            if mended > 0 || change != Change::None {
                 self.news.notify_one();
             }
         }

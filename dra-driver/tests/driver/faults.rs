@@ -47,8 +47,11 @@ async fn a_fault_taints_its_gpu_over_a_crash_and_until_a_reboot_after_which_it_i
     fs::write(node.path("boot_id"), "boot-2\n").unwrap();
     node.change(|state| state.card(&sick).recovery_action = 1);
     node.start().await;
-    node.eventually("it was looked at", || node.log().contains("GPUs"))
-        .await;
+    let is_seen = || {
+        let remembered = fs::read_to_string(node.path("state/faults.json"));
+        remembered.is_ok_and(|text| text.contains("recovery action 1"))
+    };
+    node.eventually("it is looked at", is_seen).await;
     assert_eq!(node.api.tainted(FAULT), ["gpu-1"], "it is not in order");
     node.change(|_| {});
     node.crash();
