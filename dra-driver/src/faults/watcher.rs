@@ -80,14 +80,18 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
 
 fn listen(eye: &Eye, shutdown: &Shutdown) {
     let mut pause = PAUSE.0;
+    let mut told_lost = BTreeSet::new();
     while !shutdown.is_requested() {
         let is_broken = match eye.backend().wait_for_events(LISTEN) {
             Ok(heard) => {
                 if heard.is_anew || heard.is_broken || !heard.lost.is_empty() {
                     eye.look.notify_one();
                 }
-                for uuid in &heard.lost {
-                    tracing::error!(gpu = uuid, "a GPU fell off the bus");
+                for uuid in heard.lost {
+                    if !told_lost.contains(&uuid) {
+                        tracing::error!(gpu = uuid, "a GPU fell off the bus");
+                        told_lost.insert(uuid);
+                    }
                 }
                 eye.heard(heard.events);
                 heard.is_broken
