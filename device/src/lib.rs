@@ -7,6 +7,7 @@
 //! * No driver on this machine is an error to retry, never "no GPUs are healthy" and never a crash.
 
 pub mod cdi;
+pub mod faults;
 pub mod files;
 mod gpu;
 mod mig;
@@ -18,6 +19,6 @@ pub use gpu::{FabricState, Gpu, NvlinkGroups, RdmaNic, slice_name};
 pub use mig::{Media, MigFacts, MigInstance, MigModeAfter, MigProfile, Placement};
 pub use nvlink::{Link, Peer, groups};
 pub use nvml::{
-    Backend, BackendConfig, BackendError, LibrarySource, LibraryStatus, Listed, ListedGpu, Process,
-    Released,
+    Backend, BackendConfig, BackendError, Heard, LibrarySource, LibraryStatus, Listed, ListedGpu,
+    Process, Released,
 };

@@ -5,7 +5,7 @@
 //!   which GPU. [`kubernetes`]: the API server.
 //!   `under_lock`: what is seen of the hardware when a claim is recorded.
 //! * [`containers`]: what containers get of the host's driver. [`hook_program`]: the program that finishes them.
-//! * [`bypass`]: processes on GPUs that nothing explains.
+//! * [`bypass`]: processes on GPUs that nothing explains. [`faults`]: what is wrong with the GPUs.
 //! * [`mig`]: how the GPUs of the node are cut, and by whom.
 //! * [`kubelet`]: registration, DRA calls and health by gRPC. [`slices`]: what the node offers.
 //!
@@ -17,6 +17,7 @@ pub mod bystanders;
 pub mod containers;
 pub mod driver;
 pub mod enumerate;
+pub mod faults;
 #[cfg(test)]
 mod golden;
 mod gone;

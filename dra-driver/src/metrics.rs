@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use muster_api::Reason;
-use muster_device::LibraryStatus;
+use muster_device::{
+    LibraryStatus,
+    faults::{FaultClass, FaultState},
+};
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -39,6 +42,8 @@ pub struct DriverMetrics {
     pub nvml_stuck_calls: Gauge,
     /// Publications of ResourceSlices that failed.
     pub slice_failures: Counter,
+    faults: Family<ClassLabel, Gauge>,
+    unattributed: Gauge,
     mig_changes: Family<ChangeLabels, Counter>,
     mig_seconds: Family<ChangeLabel, Histogram, fn() -> Histogram>,
 }
@@ -75,6 +80,11 @@ struct KindLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ClassLabel {
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OriginLabel {
     origin: &'static str,
 }
@@ -101,6 +111,8 @@ impl DriverMetrics {
             nvml_openings: Counter::default(),
             nvml_stuck_calls: Gauge::default(),
             slice_failures: Counter::default(),
+            faults: Family::default(),
+            unattributed: Gauge::default(),
             mig_changes: Family::default(),
             mig_seconds: Family::new_with_constructor(histogram),
         };
@@ -173,6 +185,16 @@ impl DriverMetrics {
                 driver.slice_failures.clone(),
             );
             registry.register(
+                "faulty_gpus",
+                "GPUs with a fault or an anomaly of a class that is not over",
+                driver.faults.clone(),
+            );
+            registry.register(
+                "unattributed_faults",
+                "GPUs that are not known and of which a fault was seen",
+                driver.unattributed.clone(),
+            );
+            registry.register(
                 "mig_changes",
                 "Times that the slices of a claim were made or removed, by outcome",
                 driver.mig_changes.clone(),
@@ -193,6 +215,20 @@ impl DriverMetrics {
         self.nvml_openings
             .inc_by(status.openings.saturating_sub(openings));
         self.nvml_stuck_calls.set(count(status.stuck_calls));
+    }
+
+    /// Tells what is wrong with the GPUs.
+    pub fn faults(&self, state: &FaultState) {
+        let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        for class in FaultClass::ALL {
+            let gpus = state.gpus().values();
+            let has = gpus.filter(|faults| faults.all().iter().any(|fault| fault.class == class));
+            let class = class.as_str();
+            self.faults
+                .get_or_create_owned(&ClassLabel { class })
+                .set(count(has.count()));
+        }
+        self.unattributed.set(count(state.waiting().len()));
     }
 
     /// Counts a bypass that is new.

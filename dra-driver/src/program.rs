@@ -14,7 +14,11 @@ use clap::{Parser, builder::NonEmptyStringValueParser};
 use kube::{Api, Client, runtime::watcher};
 use muster_api::NodeDevices;
 use muster_cluster::managed::ManagedPods;
-use muster_device::{Backend, BackendConfig, LibrarySource, cdi::DriverRoot};
+use muster_device::{
+    Backend, BackendConfig, LibrarySource,
+    cdi::DriverRoot,
+    faults::{Catalogue, CatalogueError},
+};
 use muster_serve::{
     Condition, ExtendedResourcesArgs, Program, ServeArgs,
     watch::{self, WatchEvent, WatchMetrics},
@@ -26,7 +30,7 @@ use crate::{
     bystanders::Bystanders,
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
-    enumerate,
+    enumerate, faults,
     hardware::Hardware,
     kubelet::{health::Health, serve},
     kubernetes::Kubernetes,
@@ -229,6 +233,26 @@ pub struct Args {
     )]
     mig: mig::Settings,
 
+    /// The kernel's log, in which the driver tells of faults. What cannot be read is tried again.
+    #[arg(
+        long,
+        env = "MUSTER_KERNEL_LOG",
+        default_value = "/dev/kmsg",
+        value_name = "FILE"
+    )]
+    kernel_log: PathBuf,
+
+    /// What XIDs mean, where that is to be other than in the table that ships: a JSON object of codes and classes (Info, App, Contained, Link,
+    /// Unknown, Reset, Reboot, Retire, or Companion), e.g. {"109": "App"}.
+    #[arg(
+        long,
+        env = "MUSTER_XID_CLASSES",
+        default_value = "{}",
+        value_parser = xid_classes,
+        value_name = "JSON"
+    )]
+    xid_classes: Catalogue,
+
     /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
     #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
     enforce_unless_told: bool,
@@ -317,9 +341,23 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         },
         shutdown,
     );
+    let (faults_sender, seen_faults) = value::channel(faults::memory::load(&store, &boot_id));
+    faults::watcher::spawn(
+        faults::watcher::Settings {
+            backend: backend.clone(),
+            store: store.clone(),
+            catalogue: args.xid_classes.clone(),
+            kernel_log: args.kernel_log.clone(),
+            gpus: enumerated.gpus.clone(),
+            faults: faults_sender,
+            metrics: metrics.clone(),
+        },
+        shutdown,
+    );
     let health = Health {
         node: args.node_name.clone(),
         report: enumerated.report,
+        faults: seen_faults.clone(),
     };
     serve::spawn(
         serve::Paths {
@@ -384,6 +422,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         gpus: enumerated.gpus,
         held,
         bypassed,
+        faults: seen_faults,
         mig: args.mig.clone(),
         policy: policy_sender,
         fences,
@@ -412,6 +451,10 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     );
     orphans::spawn(store, kubernetes, slices, handle, shutdown);
     Ok(())
+}
+
+fn xid_classes(text: &str) -> Result<Catalogue, CatalogueError> {
+    Catalogue::shipped().with_overrides(text)
 }
 
 impl Args {

@@ -6,6 +6,7 @@
 //! STATE/claims/UID.json    one record per claim
 //! STATE/devices.json       which GPU has which name (see `inventory`)
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
+//! STATE/faults.json        what is wrong with the GPUs (see `faults`)
 //! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode
 //! STATE/quarantine/        files that could not be read, for people
 //! ```

@@ -28,6 +28,8 @@ const MOST_STUCK: usize = 64;
 pub(super) enum Lane {
     /// The library: opening and closing it, and what it says of the whole node.
     Library,
+    /// The wait for events.
+    Events,
     /// A GPU that is not known yet, by NVML's index.
     Index(u32),
     /// A GPU, by UUID.

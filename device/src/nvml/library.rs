@@ -38,7 +38,7 @@ use std::{
 
 use nvml_wrapper::{Device, Nvml};
 
-use super::{BackendError, LibrarySource, gone_or_failed};
+use super::{BackendError, LibrarySource, events::Events, gone_or_failed};
 use crate::cdi;
 
 /// Shortest and longest pause before NVML is opened again. Whoever asks in between is told why it is closed.
@@ -79,7 +79,9 @@ struct State {
 /// NVML from its opening until it is closed. NVML numbers the GPUs anew in each.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// First, so that it is closed before it counts as closed.
+    /// First, so that they are freed while NVML is open.
+    pub(super) events: Events,
+    /// Before what counts it, so that it is closed before it counts as closed.
     pub(super) nvml: Nvml,
     file: PathBuf,
     /// Version of the kernel's module when it was opened.
@@ -189,6 +191,7 @@ impl Library {
         let nvml = builder.lib_path(file.as_os_str()).init();
         let nvml = nvml.map_err(|error| format!("{}: {error}", file.display()))?;
         Ok(Session {
+            events: Events::default(),
             nvml,
             file,
             kernel,

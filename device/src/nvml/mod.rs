@@ -1,6 +1,8 @@
 //! NVML: the node's GPUs, their slices, and who uses them.
 
 mod calls;
+mod condition;
+mod events;
 mod facts;
 mod hidden_links;
 mod library;
@@ -29,7 +31,7 @@ use crate::{
     nvlink::{Link, groups},
 };
 
-pub use self::{library::LibraryStatus, processes::Process};
+pub use self::{events::Heard, library::LibraryStatus, processes::Process};
 
 /// Longest that one question to NVML is waited for. A firmware that hangs answers never.
 const CALL_LIMIT: Duration = Duration::from_secs(5);

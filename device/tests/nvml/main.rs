@@ -4,6 +4,7 @@
 
 mod closing;
 mod destroying;
+mod events;
 mod finding;
 mod hanging;
 mod hidden_links;

@@ -1,8 +1,7 @@
 //! Health of the devices, as a stream for the kubelet.
 //!
 //! The kubelet calls a device Unknown 30 s after it last heard of it, so the complete list is sent again before
-//! that. Until faults are handled a device is healthy if it answers NVML, unhealthy if it does not (any more), unknown if NVML
-//! is closed.
+//! that. A device is healthy if it answers NVML and no fault reaches it, else unhealthy, and unknown if NVML is closed.
 
 use std::{
     pin::Pin,
@@ -10,6 +9,7 @@ use std::{
 };
 
 use futures::{Stream, StreamExt, stream};
+use muster_device::faults::FaultState;
 use muster_kubelet_api::health::{v1, v1alpha1};
 use tokio::sync::watch;
 use tonic::{Request, Response, Status};
@@ -35,6 +35,8 @@ pub struct Health {
     pub node: String,
     /// What NVML says.
     pub report: watch::Receiver<NvmlReport>,
+    /// What is wrong with the GPUs.
+    pub faults: watch::Receiver<FaultState>,
 }
 
 struct DeviceHealth {
@@ -43,7 +45,7 @@ struct DeviceHealth {
     message: String,
 }
 
-fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
+fn healths(report: &NvmlReport, faults: &FaultState) -> Vec<DeviceHealth> {
     let gpus = report.known.iter().flat_map(|known| &known.gpus);
     gpus.flat_map(|known| {
         let uuid = &known.gpu.uuid;
@@ -67,7 +69,18 @@ fn healths(report: &NvmlReport) -> Vec<DeviceHealth> {
         parts
             .filter(move |part| part.slice.is_none() || is_cut)
             .map(move |part| {
-                let (status, message) = if lacks_fabric {
+                let placement = part.slice.as_ref().map(|slice| slice.placement);
+                let fault = faults
+                    .fault(uuid, placement)
+                    .or_else(|| faults.link_fault(uuid, placement))
+                    .filter(|_| of_gpu == v1::HealthStatus::Healthy);
+                let (status, message) = if let Some(fault) = fault {
+                    let (class, causes) = (fault.class, fault.message());
+                    (
+                        v1::HealthStatus::Unhealthy,
+                        format!("GPU {uuid} has a fault of the class {class}: {causes}"),
+                    )
+                } else if lacks_fabric {
                     (
                         v1::HealthStatus::Unhealthy,
                         format!("the fabric manager has not set up GPU {uuid}: look at nvidia-fabricmanager"),
@@ -96,16 +109,24 @@ fn unix_seconds() -> i64 {
 type BoxStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// The list now, after every change, and at every heartbeat; ends with the driver.
-fn lists(report: watch::Receiver<NvmlReport>) -> impl Stream<Item = Vec<DeviceHealth>> + Send {
-    stream::unfold((report, true), |(mut report, first)| async move {
+fn lists(
+    report: watch::Receiver<NvmlReport>,
+    faults: watch::Receiver<FaultState>,
+) -> impl Stream<Item = Vec<DeviceHealth>> + Send {
+    let begin = (report, faults, true);
+    stream::unfold(begin, |(mut report, mut faults, first)| async move {
         if !first {
-            let changed = tokio::time::timeout(HEARTBEAT, report.changed()).await;
-            if matches!(changed, Ok(Err(_))) {
+            let is_over = tokio::select! {
+                changed = report.changed() => changed.is_err(),
+                changed = faults.changed() => changed.is_err(),
+                () = tokio::time::sleep(HEARTBEAT) => false,
+            };
+            if is_over {
                 return None;
             }
         }
-        let list = healths(&report.borrow_and_update());
-        Some((list, (report, false)))
+        let list = healths(&report.borrow_and_update(), &faults.borrow_and_update());
+        Some((list, (report, faults, false)))
     })
 }
 
@@ -135,7 +156,7 @@ macro_rules! serve {
                         devices: devices.collect(),
                     })
                 };
-                let stream = lists(self.report.clone()).map(answer);
+                let stream = lists(self.report.clone(), self.faults.clone()).map(answer);
                 Ok(Response::new(Box::pin(stream)))
             }
         }
@@ -147,7 +168,10 @@ serve!(v1alpha1);
 
 #[cfg(test)]
 mod tests {
-    use muster_device::{BackendError, FabricState, Listed, ListedGpu};
+    use muster_device::{
+        BackendError, FabricState, Listed, ListedGpu,
+        faults::{Cause, Device, FaultClass, KnownAddresses, Observation, Scope},
+    };
 
     use super::{
         v1::HealthStatus::{Healthy, Unhealthy, Unknown},
@@ -173,7 +197,9 @@ mod tests {
                 known: Some(known.clone()),
                 failure: failure.map(str::to_owned),
             };
-            let statuses = healths(&report).into_iter().map(|health| health.status);
+            let statuses = healths(&report, &FaultState::default())
+                .into_iter()
+                .map(|health| health.status);
             statuses.collect::<Vec<_>>()
         };
         assert_eq!(statuses(None), [Healthy, Unhealthy]);
@@ -184,7 +210,7 @@ mod tests {
             known: Some(cut),
             failure: None,
         };
-        let unhealthy = healths(&report).into_iter();
+        let unhealthy = healths(&report, &FaultState::default()).into_iter();
         let unhealthy = unhealthy.filter(|health| health.status == Unhealthy);
         assert_eq!(unhealthy.count(), 14);
         assert_eq!(statuses(Some("closed")), [Unknown, Unknown]);
@@ -198,8 +224,41 @@ mod tests {
                 known: Some(known),
                 failure: None,
             };
-            let first = healths(&report).into_iter().next().unwrap();
+            let first = healths(&report, &FaultState::default())
+                .into_iter()
+                .next()
+                .unwrap();
             assert_eq!(first.status, expected, "{}", first.message);
         }
+    }
+
+    #[test]
+    fn a_device_is_unhealthy_that_a_fault_reaches_and_says_which() {
+        let listed = Listed {
+            gpus: vec![gpu(0, None), gpu(1, None)],
+            unidentified: Vec::new(),
+        };
+        let report = NvmlReport {
+            known: Some(KnownGpus::default().after("boot", &listed)),
+            failure: None,
+        };
+        let mut faults = FaultState::default();
+        let known = KnownAddresses([("GPU-1".to_owned(), None)].into());
+        for class in [FaultClass::Reset, FaultClass::App] {
+            let observation = Observation {
+                class,
+                scope: Scope::Gpu,
+                cause: Cause::Xid(48),
+            };
+            faults.observe(&Device::Uuid("GPU-1".to_owned()), observation, &known, 0);
+        }
+        let healths = healths(&report, &faults);
+        let statuses: Vec<_> = healths.iter().map(|health| health.status).collect();
+        assert_eq!(statuses, [Healthy, Unhealthy]);
+        let message = &healths[1].message;
+        assert!(
+            message.contains("Reset") && message.contains("XID 48"),
+            "{message}"
+        );
     }
 }

@@ -13,7 +13,10 @@ use k8s_openapi::{
 };
 use muster_api::keys;
 use muster_cluster::quantity;
-use muster_device::{MigFacts, Placement};
+use muster_device::{
+    MigFacts, Placement,
+    faults::{Fault, FaultState},
+};
 
 use super::{board::Board, order};
 use crate::{
@@ -38,6 +41,12 @@ pub const TAINT_FOREIGN_SLICE: &str = "gpu.muster.dev/foreign-slice";
 pub const TAINT_RECONFIGURING: &str = "gpu.muster.dev/reconfiguring";
 /// Taint key (NoSchedule) on devices that are not offered any more and may still be allocated, and on the others of their GPU.
 pub const TAINT_WITHDRAWN: &str = "gpu.muster.dev/withdrawn";
+/// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
+pub const TAINT_FAULT: &str = "gpu.muster.dev/fault";
+/// Taint key (NoSchedule) on whole GPUs whose NVLinks have a fault: a claim that needs none may tolerate it. Its value is the class.
+pub const TAINT_LINK_FAULT: &str = "gpu.muster.dev/link-fault";
+/// Taint key (NoSchedule) on all devices of a node that has to be started anew for one of them. Its value is the class.
+pub const TAINT_NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 
@@ -50,6 +59,8 @@ pub struct Tainted {
     pub bypassed: BTreeSet<UsedPart>,
     /// UUIDs of GPUs that are being brought to their declared layout.
     pub reconfiguring: BTreeSet<String>,
+    /// What is wrong with the GPUs.
+    pub faults: FaultState,
 }
 
 /// What a ResourceSlice holds: the API has either in one, not both.
@@ -377,7 +388,29 @@ fn taints(
         (TAINT_FABRIC, placement.is_none() && known.lacks_fabric()),
     ];
     let stands = stands.into_iter().filter(|(_, stands)| *stands);
-    stands.map(|(key, _)| no_schedule(key)).collect()
+    let stands = stands.map(|(key, _)| no_schedule(key));
+    stands
+        .chain(faults(uuid, placement, &tainted.faults))
+        .collect()
+}
+
+/// One key for each kind of consequence: a worse fault changes the value, and no other event takes it off.
+fn faults(uuid: &str, placement: Option<Placement>, faults: &FaultState) -> Vec<DeviceTaint> {
+    let found = [
+        (TAINT_FAULT, faults.fault(uuid, placement)),
+        (TAINT_LINK_FAULT, faults.link_fault(uuid, placement)),
+        (
+            TAINT_NODE_FAULT,
+            faults.node_fault().map(|(_, fault)| fault),
+        ),
+    ];
+    let taint = |(key, fault): (&str, Option<&Fault>)| {
+        Some(DeviceTaint {
+            value: Some(fault?.class.to_string()),
+            ..no_schedule(key)
+        })
+    };
+    found.into_iter().filter_map(taint).collect()
 }
 
 /// Nothing new is placed there; who runs there goes on.
@@ -431,6 +464,7 @@ fn semantic(version: &str) -> String {
 mod tests {
     use muster_device::{
         FabricState, Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups, RdmaNic,
+        faults::{self, Cause, FaultClass, KnownAddresses, Observation, Scope},
     };
 
     use super::*;
@@ -853,6 +887,58 @@ mod tests {
             };
             assert_eq!(taint_keys(&contents, &device.name), [key]);
         }
+    }
+
+    #[test]
+    fn faults_taint_what_they_reach_with_their_class_and_a_milder_one_takes_nothing_off() {
+        let known = known_with(2, |_| Some(h100(true)));
+        let addresses =
+            KnownAddresses([("GPU-0".to_owned(), None), ("GPU-1".to_owned(), None)].into());
+        let mut tainted = Tainted::default();
+        let see = |tainted: &mut Tainted, uuid: &str, class, scope| {
+            let observation = Observation {
+                class,
+                scope,
+                cause: Cause::Xid(1),
+            };
+            let device = faults::Device::Uuid(uuid.to_owned());
+            tainted.faults.observe(&device, observation, &addresses, 0)
+        };
+        let found = |tainted: &Tainted, device: &str| -> Vec<(String, String)> {
+            let contents = contents(&known, &dynamic(), tainted);
+            let devices = contents.iter().flat_map(Content::devices);
+            let mut devices = devices.filter(|one| one.name == device);
+            let taints = devices.next().unwrap().taints.clone().unwrap_or_default();
+            let taints = taints.into_iter();
+            taints
+                .inspect(|taint| assert_eq!(taint.effect, "NoSchedule"))
+                .map(|taint| (taint.key, taint.value.unwrap_or_default()))
+                .collect()
+        };
+        let is = |key: &str, class: &str| (key.to_owned(), class.to_owned());
+        let low = Scope::Slice(Placement { start: 0, size: 1 });
+        let (one, other) = ("gpu-0-mig-1g10gb-0", "gpu-0-mig-1g10gb-4");
+        see(&mut tainted, "GPU-0", FaultClass::Contained, low);
+        see(&mut tainted, "GPU-0", FaultClass::App, Scope::Gpu);
+        assert_eq!(found(&tainted, one), [is(TAINT_FAULT, "Contained")]);
+        assert!(found(&tainted, other).is_empty());
+        see(&mut tainted, "GPU-0", FaultClass::Reset, Scope::Gpu);
+        see(&mut tainted, "GPU-0", FaultClass::Link, Scope::Gpu);
+        see(&mut tainted, "GPU-0", FaultClass::Contained, Scope::Gpu);
+        for device in [one, other] {
+            assert_eq!(found(&tainted, device), [is(TAINT_FAULT, "Reset")]);
+        }
+        assert_eq!(
+            found(&tainted, "gpu-0"),
+            [is(TAINT_FAULT, "Reset"), is(TAINT_LINK_FAULT, "Link")]
+        );
+        assert!(found(&tainted, "gpu-1").is_empty());
+        see(&mut tainted, "GPU-0", FaultClass::Reboot, Scope::Gpu);
+        assert_eq!(found(&tainted, "gpu-1"), [is(TAINT_NODE_FAULT, "Reboot")]);
+        assert_eq!(
+            found(&tainted, one),
+            [is(TAINT_FAULT, "Reboot"), is(TAINT_NODE_FAULT, "Reboot")]
+        );
     }
 
     #[test]

@@ -23,6 +23,7 @@ use kube::{
 };
 use muster_api::{NodeDevices, keys};
 use muster_cluster::{device_plugin, managed::ManagedPods};
+use muster_device::faults::FaultState;
 use muster_serve::{
     Condition, Shutdown,
     client::{CALL_LIMIT, CallError, within},
@@ -77,6 +78,8 @@ pub struct Publisher {
     pub held: value::Receiver<BTreeSet<String>>,
     /// What processes use which nothing explains.
     pub bypassed: value::Receiver<BTreeSet<UsedPart>>,
+    /// What is wrong with the GPUs.
+    pub faults: value::Receiver<FaultState>,
     /// What the administrator says about MIG.
     pub mig: Settings,
     /// Receives what of it holds for this node, once the node was read.
@@ -175,6 +178,7 @@ impl Publisher {
                 Ok(()) = self.held.changed() => {}
                 Ok(()) = self.bypassed.changed() => {}
                 Ok(()) = self.fences.changed() => {}
+                Ok(()) = self.faults.changed() => {}
                 () = tokio::time::sleep(wait) => continue,
             }
             tokio::time::sleep(SETTLE).await;
@@ -191,6 +195,7 @@ impl Publisher {
             held: self.held.borrow_and_update().clone(),
             bypassed: self.bypassed.borrow_and_update().clone(),
             reconfiguring: fences.unwrap_or_default(),
+            faults: self.faults.borrow_and_update().clone(),
         };
         let known = self.gpus.borrow_and_update().clone();
         let (Some(known), Some(slices)) = (known, slices.as_mut()) else {

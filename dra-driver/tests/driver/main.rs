@@ -6,6 +6,7 @@ mod api_server;
 mod bypass;
 mod claims;
 mod containers;
+mod faults;
 mod node;
 mod nvml;
 mod registration;

@@ -89,6 +89,7 @@ impl Node {
             .arg(flag("cgroup-dir", "cgroup"))
             .arg(flag("proc-dir", "proc"))
             .arg(flag("sys-dir", "sys"))
+            .arg(flag("kernel-log", "kmsg"))
             .arg(format!("--nvml-library={}", self.library.display()))
             .args(&self.flags)
             .env(STATE_VARIABLE, self.path("nvml.json"))

@@ -1,0 +1,275 @@
+//! A fault as it is remembered.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    class::FaultClass,
+    observation::{Observation, Scope},
+};
+use crate::mig::Placement;
+
+/// Most different causes that a fault keeps; further ones are counted together.
+const MOST_CAUSES: usize = 16;
+/// What those are called.
+const OTHER_CAUSES: &str = "other causes";
+/// Most slices that the faults of a GPU tell apart: far more than can lie on one. Beyond it a fault is of the whole GPU.
+const MOST_SLICES: usize = 32;
+
+/// All that was seen of one class in one part of a GPU, since that was last mended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Fault {
+    /// How bad it is.
+    pub class: FaultClass,
+    /// What it is about.
+    pub scope: Scope,
+    /// What was seen, and how often. At most a few, however much is seen.
+    pub causes: BTreeMap<String, u64>,
+    /// Number of the newest observation, in the order of [`super::FaultState`]: a recovery that is not newer does not mend it.
+    pub newest: u64,
+    /// When it was first seen, in seconds since 1970, for people.
+    pub first_seen_unix_seconds: i64,
+    /// When it was last seen.
+    pub last_seen_unix_seconds: i64,
+}
+
+impl Fault {
+    /// Its causes in a line, the most frequent first: `XID 48 (3 times), XID 63`.
+    pub fn message(&self) -> String {
+        let mut causes: Vec<_> = self.causes.iter().collect();
+        causes.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
+        let causes: Vec<String> = causes
+            .into_iter()
+            .map(|(cause, count)| match count {
+                1 => cause.clone(),
+                count => format!("{cause} ({count} times)"),
+            })
+            .collect();
+        causes.join(", ")
+    }
+
+    fn add(&mut self, cause: String, count: u64) {
+        let is_new = !self.causes.contains_key(&cause);
+        let cause = if is_new && self.causes.len() >= MOST_CAUSES {
+            OTHER_CAUSES.to_owned()
+        } else {
+            cause
+        };
+        let counted = self.causes.entry(cause).or_default();
+        *counted = counted.saturating_add(count);
+    }
+}
+
+/// What an observation changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Change {
+    /// Nothing: it was so before.
+    None,
+    /// It was seen once more.
+    Again,
+    /// There is a fault, or an anomaly, that was not there before.
+    New,
+}
+
+/// The faults of one GPU. Bounded: a fault for each class and slice.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuFaults {
+    #[serde(default)]
+    faults: Vec<Fault>,
+    /// How many NVLinks were active at best since the machine was started.
+    #[serde(default)]
+    best_links: Option<u32>,
+}
+
+impl GpuFaults {
+    /// Its faults and anomalies.
+    pub fn all(&self) -> &[Fault] {
+        &self.faults
+    }
+
+    /// The worst of what reaches a device, the whole GPU or a slice of it, and fulfils a condition.
+    pub(super) fn worst(
+        &self,
+        part: Option<Placement>,
+        is_meant: impl Fn(FaultClass) -> bool,
+    ) -> Option<&Fault> {
+        let faults = self.faults.iter();
+        faults
+            .filter(|fault| is_meant(fault.class) && fault.scope.reaches(part))
+            .max_by_key(|fault| fault.class)
+    }
+
+    /// How many NVLinks were active at best since the machine was started.
+    pub fn best_links(&self) -> Option<u32> {
+        self.best_links
+    }
+
+    pub(super) fn note_links(&mut self, active: Option<u32>) {
+        self.best_links = self.best_links.max(active);
+    }
+
+    /// The machine was started anew: what is connected may be other.
+    pub(super) fn forget_links(&mut self) {
+        self.best_links = None;
+    }
+
+    /// Adds what was seen, as number `sequence`.
+    pub(super) fn observe(
+        &mut self,
+        observation: Observation,
+        sequence: u64,
+        now_unix_seconds: i64,
+    ) -> Change {
+        let cause = observation.cause.to_string();
+        let lasts = observation.cause.lasts();
+        let scope = self.bounded(observation.scope);
+        let mut faults = self.faults.iter_mut();
+        let same = faults.find(|fault| fault.class == observation.class && fault.scope == scope);
+        if let Some(fault) = same {
+            if lasts && fault.causes.contains_key(&cause) {
+                return Change::None;
+            }
+            fault.add(cause, 1);
+            fault.newest = sequence;
+            fault.last_seen_unix_seconds = now_unix_seconds;
+            return Change::Again;
+        }
+        self.faults.push(Fault {
+            class: observation.class,
+            scope,
+            causes: BTreeMap::from([(cause, 1)]),
+            newest: sequence,
+            first_seen_unix_seconds: now_unix_seconds,
+            last_seen_unix_seconds: now_unix_seconds,
+        });
+        Change::New
+    }
+
+    /// Adds what was remembered of the same GPU under another name.
+    pub(super) fn merge(&mut self, other: Self) {
+        for fault in other.faults {
+            let scope = self.bounded(fault.scope);
+            let mut faults = self.faults.iter_mut();
+            match faults.find(|one| one.class == fault.class && one.scope == scope) {
+                Some(one) => {
+                    one.newest = one.newest.max(fault.newest);
+                    one.first_seen_unix_seconds = one
+                        .first_seen_unix_seconds
+                        .min(fault.first_seen_unix_seconds);
+                    one.last_seen_unix_seconds =
+                        one.last_seen_unix_seconds.max(fault.last_seen_unix_seconds);
+                    for (cause, count) in fault.causes {
+                        one.add(cause, count);
+                    }
+                }
+                None => self.faults.push(Fault { scope, ..fault }),
+            }
+        }
+        self.note_links(other.best_links);
+    }
+
+    /// Keeps the faults for which this holds; how many went.
+    pub(super) fn retain(&mut self, stays: impl FnMut(&Fault) -> bool) -> usize {
+        let before = self.faults.len();
+        self.faults.retain(stays);
+        before - self.faults.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.faults.is_empty() && self.best_links.is_none()
+    }
+
+    fn bounded(&self, scope: Scope) -> Scope {
+        let mut slices: Vec<Scope> = self.faults.iter().map(|fault| fault.scope).collect();
+        slices.sort_unstable();
+        slices.dedup();
+        if slices.contains(&scope) || slices.len() < MOST_SLICES {
+            scope
+        } else {
+            Scope::Gpu
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Cause, *};
+
+    fn seen(class: FaultClass, scope: Scope, cause: Cause) -> Observation {
+        Observation {
+            class,
+            scope,
+            cause,
+        }
+    }
+
+    #[test]
+    fn however_much_is_seen_there_is_a_fault_for_each_class_and_slice_and_no_more() {
+        let mut faults = GpuFaults::default();
+        for number in 0..20_000_u32 {
+            let start = number % 1_000;
+            let scope = Scope::Slice(Placement { start, size: 1 });
+            let classes = FaultClass::ALL;
+            let class = classes[(number % 8) as usize];
+            let _ = faults.observe(seen(class, scope, Cause::Xid(number)), number.into(), 0);
+        }
+        let bound = FaultClass::ALL.len() * (MOST_SLICES + 1);
+        assert!(faults.all().len() <= bound, "{}", faults.all().len());
+        let mut counted = 0;
+        for fault in faults.all() {
+            assert!(fault.causes.len() <= MOST_CAUSES + 1);
+            counted += fault.causes.values().sum::<u64>();
+        }
+        assert_eq!(counted, 20_000, "each was counted");
+        // Of the last, which had no place of its own, the whole GPU is told.
+        let last = faults.worst(
+            Some(Placement {
+                start: 999,
+                size: 1,
+            }),
+            |_| true,
+        );
+        assert_eq!(last.unwrap().class, FaultClass::Retire);
+    }
+
+    #[test]
+    fn what_lasts_is_new_once() {
+        let mut faults = GpuFaults::default();
+        let lasting = seen(FaultClass::Retire, Scope::Gpu, Cause::RowRemapFailure);
+        assert_eq!(faults.observe(lasting, 1, 10), Change::New);
+        assert_eq!(faults.observe(lasting, 2, 20), Change::None);
+        assert_eq!(
+            (
+                faults.all()[0].newest,
+                faults.all()[0].last_seen_unix_seconds
+            ),
+            (1, 10)
+        );
+        let event = seen(FaultClass::Retire, Scope::Gpu, Cause::Xid(1));
+        assert_eq!(faults.observe(event, 3, 30), Change::Again);
+        assert_eq!(faults.observe(event, 4, 40), Change::Again);
+        assert_eq!(faults.all()[0].newest, 4);
+        assert_eq!(
+            faults.all()[0].message(),
+            "XID 1 (2 times), row remap failure"
+        );
+    }
+
+    #[test]
+    fn what_was_remembered_elsewhere_makes_nothing_milder() {
+        let mut one = GpuFaults::default();
+        let mut other = GpuFaults::default();
+        let reset = seen(FaultClass::Reset, Scope::Gpu, Cause::Xid(48));
+        let _ = one.observe(reset, 5, 50);
+        let _ = other.observe(reset, 7, 40);
+        let _ = other.observe(seen(FaultClass::Reboot, Scope::Gpu, Cause::Xid(79)), 8, 40);
+        one.merge(other);
+        assert_eq!(one.all().len(), 2);
+        let first = &one.all()[0];
+        assert_eq!((first.newest, first.first_seen_unix_seconds), (7, 40));
+        assert_eq!(first.message(), "XID 48 (2 times)");
+    }
+}

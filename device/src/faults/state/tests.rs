@@ -1,0 +1,412 @@
+//! The ways in which other drivers lose faults, and what must hold of any history.
+
+use super::{
+    super::{Catalogue, Cause, GpuEvent, GpuEventKind, Proof, Scope, observation::of_xid},
+    *,
+};
+
+const NOW: i64 = 1_790_000_000;
+const FIRST: Placement = Placement { start: 0, size: 2 };
+const SECOND: Placement = Placement { start: 2, size: 2 };
+
+fn known(uuids: &[&str]) -> KnownAddresses {
+    let address = |index: usize| PciAddress::parse(&format!("0000:{:02x}:00", index + 1));
+    let known = uuids.iter().enumerate();
+    KnownAddresses(
+        known
+            .map(|(index, uuid)| ((*uuid).to_owned(), address(index)))
+            .collect(),
+    )
+}
+
+fn gpu(uuid: &str) -> Device {
+    Device::Uuid(uuid.to_owned())
+}
+
+fn xid(code: u32) -> Observation {
+    of_xid(code, None, &Catalogue::shipped(), None, |_| None)
+}
+
+fn in_slice(code: u32, placement: Placement) -> Observation {
+    of_xid(code, Some(1), &Catalogue::shipped(), None, |_| {
+        Some(placement)
+    })
+}
+
+fn class(state: &FaultState, uuid: &str, part: Option<Placement>) -> Option<FaultClass> {
+    state.fault(uuid, part).map(|fault| fault.class)
+}
+
+fn recovered(
+    state: &mut FaultState,
+    uuid: &str,
+    proof: Proof,
+    mark: u64,
+    condition: &Condition,
+) -> Result<usize, NotValid> {
+    let recovery = Recovery {
+        proof,
+        scope: Scope::Gpu,
+        mark,
+    };
+    let validation = Validation {
+        condition,
+        has_fabric: true,
+        best_links: None,
+    };
+    state.recover(uuid, &recovery, &validation)
+}
+
+/// As it comes back from the disk.
+fn restarted(state: &FaultState) -> FaultState {
+    serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
+}
+
+#[test]
+fn a_milder_event_after_a_fault_lowers_nothing() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    assert_eq!(
+        state.observe(&gpu("GPU-a"), xid(48), &known, NOW),
+        Change::New
+    );
+    for milder in [43, 13, 31, 63, 45, 94] {
+        let _ = state.observe(&gpu("GPU-a"), xid(milder), &known, NOW + 1);
+        assert_eq!(
+            class(&state, "GPU-a", None),
+            Some(FaultClass::Reset),
+            "{milder}"
+        );
+    }
+    assert_eq!(
+        state.observe(&gpu("GPU-a"), xid(79), &known, NOW),
+        Change::New
+    );
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn the_first_fault_in_a_storm_of_others_is_not_dropped_and_the_storm_costs_no_memory() {
+    let uuids = ["GPU-a", "GPU-b"];
+    let known = known(&uuids);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-b"), xid(79), &known, NOW);
+    for number in 0..10_000 {
+        let _ = state.observe(&gpu("GPU-a"), xid(number % 200), &known, NOW);
+    }
+    assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Reboot));
+    let size = serde_json::to_string(&state).unwrap().len();
+    for number in 0..10_000 {
+        let _ = state.observe(&gpu("GPU-a"), xid(number % 200), &known, NOW);
+    }
+    let later = serde_json::to_string(&state).unwrap().len();
+    assert!(later < size + 256, "{size} {later}");
+}
+
+#[test]
+fn what_is_to_be_published_stays_until_it_is_mended_however_often_that_fails() {
+    // A publication is made of the state, not of the event: who asks again is told again.
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    for _ in 0..3 {
+        assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+    }
+}
+
+#[test]
+fn a_lost_gpu_and_one_that_nobody_knows_taint_no_other() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let mut state = FaultState::default();
+    let lost = Observation {
+        class: FaultClass::Reset,
+        scope: Scope::Gpu,
+        cause: Cause::Lost,
+    };
+    let _ = state.observe(&gpu("GPU-a"), lost, &known, NOW);
+    let _ = state.observe(&gpu("GPU-unknown"), xid(79), &known, NOW);
+    let elsewhere = PciAddress::parse("0000:ff:00").unwrap();
+    let _ = state.observe(&Device::Address(elsewhere), xid(79), &known, NOW);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+    assert_eq!(class(&state, "GPU-b", None), None);
+    assert_eq!(state.node_fault(), None);
+    assert_eq!(state.waiting().len(), 2);
+}
+
+#[test]
+fn an_event_of_a_whole_gpu_reaches_all_its_slices_and_one_of_a_slice_what_overlaps_it() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let mut whole = FaultState::default();
+    let mut slice = FaultState::default();
+    let _ = whole.observe(&gpu("GPU-a"), xid(95), &known, NOW);
+    let _ = slice.observe(&gpu("GPU-a"), in_slice(94, FIRST), &known, NOW);
+    let half = Placement { start: 0, size: 4 };
+    for (part, of_slice) in [
+        (None, Some(FaultClass::Contained)),
+        (Some(FIRST), Some(FaultClass::Contained)),
+        (Some(half), Some(FaultClass::Contained)),
+        (Some(SECOND), None),
+    ] {
+        assert_eq!(class(&whole, "GPU-a", part), Some(FaultClass::Reset));
+        assert_eq!(class(&slice, "GPU-a", part), of_slice, "{part:?}");
+        assert_eq!(class(&whole, "GPU-b", part), None);
+    }
+}
+
+#[test]
+fn a_restart_and_a_reboot_forget_nothing() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    let _ = state.observe(&gpu("GPU-a"), in_slice(94, FIRST), &known, NOW);
+    let _ = state.observe(&gpu("GPU-b"), xid(79), &known, NOW);
+    state.read_log(LogPosition { sequence: 77 });
+    let mut state = restarted(&state);
+    state.begin_boot("one");
+    assert_eq!(state.log(), Some(LogPosition { sequence: 77 }));
+    assert_eq!(
+        class(&state, "GPU-a", Some(FIRST)),
+        Some(FaultClass::Contained)
+    );
+    let mut state = restarted(&state);
+    state.begin_boot("two");
+    assert_eq!(state.log(), None, "the log begins anew");
+    assert_eq!(
+        class(&state, "GPU-a", Some(FIRST)),
+        Some(FaultClass::Contained)
+    );
+    assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Reboot));
+    let (mark, fine) = (state.boot_mark(), Condition::default());
+    assert_eq!(
+        recovered(&mut state, "GPU-b", Proof::Reboot, mark, &fine),
+        Ok(1)
+    );
+    assert_eq!(class(&state, "GPU-b", None), None);
+}
+
+#[test]
+fn faults_of_gpus_that_are_cut_anew_follow_the_hardware_and_not_the_number_of_the_instance() {
+    // Where others exclude MIG, or look at a map of slices that was made once.
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let event = GpuEvent {
+        gpu: Some("GPU-a".to_owned()),
+        kind: GpuEventKind::Xid(94),
+        gpu_instance: Some(1),
+        compute_instance: Some(0),
+    };
+    for placement in [FIRST, SECOND] {
+        let seen = event.observation(&Catalogue::shipped(), None, |_| Some(placement));
+        let _ = state.observe(&gpu("GPU-a"), seen.unwrap(), &known, NOW);
+    }
+    assert_eq!(
+        class(&state, "GPU-a", Some(FIRST)),
+        Some(FaultClass::Contained)
+    );
+    assert_eq!(
+        class(&state, "GPU-a", Some(SECOND)),
+        Some(FaultClass::Contained)
+    );
+    // A recovery of one slice says nothing of the other.
+    let recovery = Recovery {
+        proof: Proof::Idle,
+        scope: Scope::Slice(FIRST),
+        mark: state.mark(),
+    };
+    let condition = Condition::default();
+    let validation = Validation {
+        condition: &condition,
+        has_fabric: true,
+        best_links: None,
+    };
+    assert_eq!(state.recover("GPU-a", &recovery, &validation), Ok(1));
+    assert_eq!(class(&state, "GPU-a", Some(FIRST)), None);
+    assert_eq!(
+        class(&state, "GPU-a", Some(SECOND)),
+        Some(FaultClass::Contained)
+    );
+}
+
+#[test]
+fn what_waits_for_a_gpu_is_its_own_once_it_is_known() {
+    let mut state = FaultState::default();
+    let none = KnownAddresses::default();
+    let address = PciAddress::parse("0000:01:00").unwrap();
+    let _ = state.observe(&Device::Address(address), xid(79), &none, NOW);
+    let _ = state.observe(&gpu("GPU-b"), xid(94), &none, NOW);
+    assert_eq!(state.node_fault(), None);
+    let mut state = restarted(&state);
+    assert_eq!(state.adopt(&none), Change::None);
+    let known = known(&["GPU-a", "GPU-b"]);
+    assert_eq!(state.adopt(&known), Change::New);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+    assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Contained));
+    assert_eq!(state.node_fault().unwrap().0, "GPU-a");
+    assert!(state.waiting().is_empty());
+}
+
+#[test]
+fn so_many_gpus_wait_and_no_more() {
+    let mut state = FaultState::default();
+    for number in 0..=MOST_WAITING {
+        let name = format!("GPU-{number}");
+        let _ = state.observe(&gpu(&name), xid(79), &KnownAddresses::default(), NOW);
+    }
+    assert_eq!(
+        (state.waiting().len(), state.unattributed()),
+        (MOST_WAITING, 1)
+    );
+}
+
+#[test]
+fn a_fault_that_comes_during_its_recovery_stays_and_so_does_one_that_is_not_validated() {
+    let known = known(&["GPU-a"]);
+    let fine = Condition::default();
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    let mark = state.mark();
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW + 1);
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(0)
+    );
+    let mark = state.mark();
+    let broken = Condition {
+        recovery_action: Some(1),
+        ..Condition::default()
+    };
+    assert!(recovered(&mut state, "GPU-a", Proof::Reset, mark, &broken).is_err());
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Idle, mark, &fine),
+        Ok(0)
+    );
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(1)
+    );
+    assert_eq!(class(&state, "GPU-a", None), None);
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(0)
+    );
+}
+
+#[test]
+fn anomalies_taint_nobody_and_fade_and_faults_do_not() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(31), &known, NOW);
+    assert_eq!(class(&state, "GPU-a", None), None);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    assert_eq!(class(&state, "GPU-a", None), None);
+    assert!(state.link_fault("GPU-a", None).is_some());
+    assert_eq!(
+        state.link_fault("GPU-a", Some(FIRST)),
+        None,
+        "a slice needs no NVLink"
+    );
+    assert_eq!(state.fade(NOW + ANOMALY_SECONDS - 1), 0);
+    assert_eq!(state.fade(NOW + ANOMALY_SECONDS), 1);
+    assert_eq!(state.fade(NOW + 1_000 * ANOMALY_SECONDS), 0);
+    assert!(state.link_fault("GPU-a", None).is_some());
+}
+
+#[test]
+fn nvlinks_that_were_active_and_are_not_any_more_are_a_fault_until_the_machine_is_started_anew() {
+    let known = known(&["GPU-a"]);
+    let links = |count| Condition {
+        active_links: Some(count),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    let _ = state.look("GPU-a", &links(18), &known, NOW);
+    assert_eq!(state.look("GPU-a", &links(18), &known, NOW), Change::None);
+    assert_eq!(state.link_fault("GPU-a", None), None);
+    assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::New);
+    assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::None);
+    assert!(state.link_fault("GPU-a", None).is_some());
+    state.begin_boot("two");
+    assert!(state.link_fault("GPU-a", None).is_some());
+    let _ = state.look("GPU-a", &links(16), &known, NOW);
+    assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
+}
+
+#[test]
+fn what_another_version_wrote_is_read() {
+    let text = r#"{"bootId": "one", "sequence": 9, "later": 1, "gpus": {"GPU-a": {"faults": [{"class": "Sinking", "scope": "gpu",
+        "causes": {"XID 500": 1}, "newest": 9, "firstSeenUnixSeconds": 1, "lastSeenUnixSeconds": 2, "later": true}]}}}"#;
+    let state: FaultState = serde_json::from_str(text).unwrap();
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Unknown));
+    assert_eq!(state.mark(), 9);
+}
+
+/// S7: whatever comes in whatever order, the worst that was seen and not healed since stands.
+#[test]
+fn s7_severity_falls_only_by_a_validated_recovery_that_is_newer_than_the_fault() {
+    const PROOFS: [Proof; 5] = [
+        Proof::Idle,
+        Proof::LinksWork,
+        Proof::Reset,
+        Proof::Reboot,
+        Proof::Operator,
+    ];
+    let known = known(&["GPU-a"]);
+    for seed in 0..200_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = |below: usize| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random % below as u64).unwrap()
+        };
+        let mut state = FaultState::default();
+        // The model: every observation by itself, never coalesced.
+        let mut seen: Vec<(FaultClass, usize)> = Vec::new();
+        let mut marks = vec![(0, 0)];
+        for step in 0..200_usize {
+            match next(6) {
+                0..=2 => {
+                    let class = FaultClass::ALL[next(8)];
+                    let observation = Observation {
+                        class,
+                        scope: Scope::Gpu,
+                        cause: Cause::Xid(u32::try_from(step % 7).unwrap()),
+                    };
+                    let _ = state.observe(&gpu("GPU-a"), observation, &known, NOW);
+                    seen.push((class, step));
+                }
+                3 => marks.push((state.mark(), step)),
+                4 => {
+                    let (mark, at) = marks[next(marks.len())];
+                    let proof = PROOFS[next(PROOFS.len())];
+                    let is_valid = next(2) == 0;
+                    let condition = Condition {
+                        recovery_action: Some(u32::from(!is_valid)),
+                        ..Condition::default()
+                    };
+                    let told = recovered(&mut state, "GPU-a", proof, mark, &condition);
+                    if told.is_ok() && is_valid {
+                        // A class is over only if all that was seen of it is older.
+                        let newest = |class| {
+                            let of_class = seen.iter().filter(|(other, _)| *other == class);
+                            of_class.map(|(_, step)| *step).max()
+                        };
+                        let over: Vec<FaultClass> = FaultClass::ALL
+                            .into_iter()
+                            .filter(|class| proof.heals(*class))
+                            .filter(|class| newest(*class).is_some_and(|step| step < at))
+                            .collect();
+                        seen.retain(|(class, _)| !over.contains(class));
+                    }
+                }
+                _ => state = restarted(&state),
+            }
+            let is_meant = |class: &FaultClass| class.is_fault() && *class != FaultClass::Link;
+            let expected = seen.iter().map(|(class, _)| *class).filter(is_meant).max();
+            let actual = class(&state, "GPU-a", None);
+            assert_eq!(actual, expected, "seed {seed}, step {step}");
+        }
+    }
+}

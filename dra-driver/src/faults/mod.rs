@@ -1,0 +1,6 @@
+//! Faults of the node's GPUs: heard and looked for, remembered, and told to whoever publishes ([`muster_device::faults`] says what is a
+//! fault, and when it is over).
+
+pub mod eye;
+pub mod memory;
+pub mod watcher;

@@ -1,0 +1,228 @@
+//! Who hears of faults and looks for them, and keeps what was seen.
+//!
+//! NVML and the kernel's log are each listened to on a thread of their own; what they hear is remembered at once ([`Eye`]). One task writes it
+//! to the disk and then tells it to whoever publishes, who tries again until that is done.
+
+use std::{collections::BTreeSet, path::PathBuf, sync::Arc, thread, time::Duration};
+
+use muster_device::{
+    Backend,
+    faults::{Catalogue, FaultClass, FaultState, KernelLog, Scope},
+};
+use muster_serve::Shutdown;
+use tokio::sync::watch;
+
+use super::{eye::Eye, memory};
+use crate::{inventory::KnownGpus, metrics::DriverMetrics, store::Store};
+
+/// How long NVML is listened to at a time. It can be closed in between.
+const LISTEN: Duration = Duration::from_millis(200);
+/// How often the kernel's log is looked at.
+const READ_EVERY: Duration = Duration::from_millis(200);
+/// Shortest and longest pause after a failure.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
+/// How often all GPUs are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often it is kept how often something was seen, and how far the log was read.
+const KEEP_EVERY: Duration = Duration::from_secs(30);
+/// Time in which faults that come together are told together.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// What watching needs.
+#[derive(Debug)]
+pub struct Settings {
+    /// NVML.
+    pub backend: Arc<Backend>,
+    /// Where it is remembered.
+    pub store: Store,
+    /// What each XID means.
+    pub catalogue: Catalogue,
+    /// The kernel's log.
+    pub kernel_log: PathBuf,
+    /// The GPUs.
+    pub gpus: watch::Receiver<Option<KnownGpus>>,
+    /// Receives what is wrong; has what was remembered.
+    pub faults: watch::Sender<FaultState>,
+    /// What is counted.
+    pub metrics: DriverMetrics,
+}
+
+/// Starts to watch, until shutdown.
+pub fn spawn(settings: Settings, shutdown: &Shutdown) {
+    let remembered = settings.faults.borrow().clone();
+    let eye = Arc::new(Eye::new(
+        settings.backend,
+        settings.catalogue,
+        settings.gpus.clone(),
+        remembered.clone(),
+    ));
+    let (hearing, stop) = (Arc::clone(&eye), shutdown.clone());
+    shutdown.spawn_until_stopped("listen to NVML", async move {
+        // It goes on until the shutdown; if not, that ends the program.
+        let _ended = tokio::task::spawn_blocking(move || listen(&hearing, &stop)).await;
+    });
+    let (reading, stop) = (Arc::clone(&eye), shutdown.clone());
+    let log = settings.kernel_log;
+    shutdown.spawn_until_stopped("read the kernel's log", async move {
+        let _ended = tokio::task::spawn_blocking(move || read(&reading, &log, &stop)).await;
+    });
+    shutdown.spawn_until_stopped("look at the health of the GPUs", look(Arc::clone(&eye)));
+    let keeper = Keeper {
+        eye,
+        store: settings.store,
+        gpus: settings.gpus,
+        faults: settings.faults,
+        metrics: settings.metrics,
+        kept: remembered,
+    };
+    shutdown.spawn_until_stopped("keep and tell faults", keeper.run());
+}
+
+fn listen(eye: &Eye, shutdown: &Shutdown) {
+    let mut pause = PAUSE.0;
+    let mut told_lost = BTreeSet::new();
+    while !shutdown.is_requested() {
+        let is_broken = match eye.backend().wait_for_events(LISTEN) {
+            Ok(heard) => {
+                if heard.is_anew || heard.is_broken || !heard.lost.is_empty() {
+                    eye.look.notify_one();
+                }
+                for uuid in heard.lost {
+                    if !told_lost.contains(&uuid) {
+                        tracing::error!(gpu = uuid, "a GPU fell off the bus");
+                        told_lost.insert(uuid);
+                    }
+                }
+                eye.heard(heard.events);
+                heard.is_broken
+            }
+            // Who lists the GPUs tells why.
+            Err(_) => true,
+        };
+        if is_broken {
+            thread::sleep(pause);
+            pause = (pause * 2).min(PAUSE.1);
+        } else {
+            pause = PAUSE.0;
+        }
+    }
+}
+
+fn read(eye: &Eye, path: &std::path::Path, shutdown: &Shutdown) {
+    let mut open: Option<KernelLog> = None;
+    let mut told = String::new();
+    while !shutdown.is_requested() {
+        let position = eye.state().log();
+        let log = match open.take() {
+            Some(log) => Ok(log),
+            None => KernelLog::open(path, position),
+        };
+        let read = log.and_then(|mut log| {
+            let read = log.read()?;
+            Ok((log, read))
+        });
+        match read {
+            Ok((log, read)) => {
+                told.clear();
+                eye.read(read.lines);
+                if let Some(position) = log.position() {
+                    eye.state().read_log(position);
+                }
+                if read.has_lost {
+                    eye.look.notify_one();
+                }
+                open = Some(log);
+                if !read.has_more {
+                    thread::sleep(READ_EVERY);
+                }
+            }
+            Err(error) => {
+                let cause = error.to_string();
+                if told != cause {
+                    tracing::warn!(file = %path.display(), cause, "the kernel's log cannot be read");
+                    told = cause;
+                }
+                thread::sleep(PAUSE.1);
+            }
+        }
+    }
+}
+
+async fn look(eye: Arc<Eye>) {
+    loop {
+        let looking = Arc::clone(&eye);
+        let looked = tokio::task::spawn_blocking(move || looking.look_at_all()).await;
+        if let Err(broken) = looked {
+            tracing::error!(%broken, "the look at the GPUs broke off");
+        }
+        tokio::select! {
+            () = eye.look.notified() => tokio::time::sleep(PAUSE.1).await,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+    }
+}
+
+/// Writes what is seen, and tells it.
+struct Keeper {
+    eye: Arc<Eye>,
+    store: Store,
+    gpus: watch::Receiver<Option<KnownGpus>>,
+    faults: watch::Sender<FaultState>,
+    metrics: DriverMetrics,
+    /// What is on the disk.
+    kept: FaultState,
+}
+
+impl Keeper {
+    async fn run(mut self) {
+        self.metrics.faults(&self.kept);
+        loop {
+            tokio::select! {
+                () = self.eye.news.notified() => {}
+                Ok(()) = self.gpus.changed() => self.eye.look.notify_one(),
+                () = tokio::time::sleep(KEEP_EVERY) => {}
+            }
+            tokio::time::sleep(SETTLE).await;
+            self.eye.adopt();
+            let state = self.eye.state().clone();
+            self.keep(&state).await;
+            // What is not on the disk is told all the same: to keep a GPU out of use is what matters first.
+            self.tell(state);
+        }
+    }
+
+    async fn keep(&mut self, state: &FaultState) {
+        if *state == self.kept {
+            return;
+        }
+        let (store, content) = (self.store.clone(), state.clone());
+        let written = tokio::task::spawn_blocking(move || memory::write(&store, &content)).await;
+        match written {
+            Ok(Ok(())) => self.kept = state.clone(),
+            // It is tried again with the next change, or after a while.
+            Ok(Err(failure)) => tracing::warn!(%failure, "faults of GPUs are not kept"),
+            Err(broken) => tracing::error!(%broken, "faults of GPUs are not kept"),
+        }
+    }
+
+    fn tell(&self, state: FaultState) {
+        self.metrics.faults(&state);
+        self.faults.send_if_modified(|told| {
+            let is_new = outline(told) != outline(&state);
+            if is_new {
+                *told = state;
+            }
+            is_new
+        });
+    }
+}
+
+/// What is published: which GPU has what, not how often it was seen.
+fn outline(state: &FaultState) -> BTreeSet<(&str, FaultClass, Scope)> {
+    let gpus = state.gpus().iter();
+    gpus.flat_map(|(uuid, faults)| {
+        let all = faults.all().iter();
+        all.map(move |fault| (uuid.as_str(), fault.class, fault.scope))
+    })
+    .collect()
+}

@@ -1,0 +1,82 @@
+//! Faults that the driver hears of, as it publishes them.
+
+use std::{cell::Cell, fs};
+
+use nvidia_ml_mock::{Board, Event};
+
+use crate::node::Node;
+
+const FAULT: &str = "gpu.muster.dev/fault";
+const NODE_FAULT: &str = "gpu.muster.dev/node-fault";
+const BOTH: [&str; 2] = ["gpu-0", "gpu-1"];
+const XID: u64 = 8;
+
+#[tokio::test]
+async fn a_fault_taints_its_gpu_over_a_crash_and_until_a_reboot_after_which_it_is_found_in_order() {
+    let mut node = Node::started().await;
+    let sick = node.gpu("gpu-1").await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    // Whether it listens already nobody can tell from outside: each time there is one more.
+    let count = Cell::new(0);
+    node.eventually("it is tainted", || {
+        count.set(count.get() + 1);
+        node.change(|state| {
+            for _ in 0..count.get() {
+                state.report(Event {
+                    gpu: sick.clone(),
+                    kind: XID,
+                    data: 48,
+                    ..Event::default()
+                });
+            }
+        });
+        node.api.tainted(FAULT) == ["gpu-1"]
+    })
+    .await;
+    assert!(node.api.tainted(NODE_FAULT).is_empty());
+    node.crash();
+    node.change(|_| {});
+    node.api.delete_slices();
+    node.start().await;
+    node.eventually("they are back", || node.api.published() == BOTH)
+        .await;
+    assert_eq!(node.api.tainted(FAULT), ["gpu-1"], "from the first on");
+
+    node.crash();
+    fs::write(node.path("boot_id"), "boot-2\n").unwrap();
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.start().await;
+    let is_seen = || {
+        let remembered = fs::read_to_string(node.path("state/faults.json"));
+        remembered.is_ok_and(|text| text.contains("recovery action 1"))
+    };
+    node.eventually("it is looked at", is_seen).await;
+    assert_eq!(node.api.tainted(FAULT), ["gpu-1"], "it is not in order");
+    node.change(|_| {});
+    node.crash();
+    fs::write(node.path("boot_id"), "boot-3\n").unwrap();
+    node.start().await;
+    node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
+        .await;
+    assert_eq!(node.api.published(), BOTH);
+}
+
+#[tokio::test]
+async fn what_the_kernel_said_while_nobody_listened_is_heard_and_what_a_program_says_is_not() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = |index: usize| board.gpus[index].pci_bus_id[4..14].to_lowercase();
+    let (first, second) = (place(0), place(1));
+    let log = format!(
+        "4,1,1,-;NVRM: Xid (PCI:{first}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n\
+         12,2,2,-;NVRM: Xid (PCI:{second}): 48, a program says so\n"
+    );
+    fs::write(node.path("kmsg"), log).unwrap();
+    node.start().await;
+    node.eventually("the node is closed", || {
+        node.api.tainted(NODE_FAULT) == BOTH
+    })
+    .await;
+    assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
+}
