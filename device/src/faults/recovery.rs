@@ -121,7 +121,9 @@ mod tests {
 
     #[test]
     fn a_gpu_that_says_that_something_is_wrong_is_not_mended_whoever_says_so() {
-        let broken: [(fn(&mut Condition, &mut bool), &str); 5] = [
+        // What it is made to say, and what is told of that.
+        type Breaking = (fn(&mut Condition, &mut bool), &'static str);
+        let broken: [Breaking; 5] = [
             (|it, _| it.recovery_action = Some(4), "recovery action is 4"),
             (
                 |it, _| it.row_remap_failure = Some(true),

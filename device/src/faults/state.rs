@@ -140,19 +140,18 @@ impl FaultState {
         known: &KnownAddresses,
         now_unix_seconds: i64,
     ) -> Change {
-        let faults = match known.uuid(device) {
-            Some(uuid) => self.gpus.entry(uuid.to_owned()).or_default(),
-            None => {
-                let name = match device {
-                    Device::Uuid(uuid) => uuid.clone(),
-                    Device::Address(address) => address.to_string(),
-                };
-                if !self.waiting.contains_key(&name) && self.waiting.len() >= MOST_WAITING {
-                    self.unattributed = self.unattributed.saturating_add(1);
-                    return Change::Again;
-                }
-                self.waiting.entry(name).or_default()
+        let faults = if let Some(uuid) = known.uuid(device) {
+            self.gpus.entry(uuid.to_owned()).or_default()
+        } else {
+            let name = match device {
+                Device::Uuid(uuid) => uuid.clone(),
+                Device::Address(address) => address.to_string(),
+            };
+            if !self.waiting.contains_key(&name) && self.waiting.len() >= MOST_WAITING {
+                self.unattributed = self.unattributed.saturating_add(1);
+                return Change::Again;
             }
+            self.waiting.entry(name).or_default()
         };
         let sequence = self.sequence.saturating_add(1);
         let change = faults.observe(observation, sequence, now_unix_seconds);

@@ -851,6 +851,7 @@ mod tests {
                 gpu_instance: Some(11),
             }]),
             reconfiguring: BTreeSet::new(),
+            ..Tainted::default()
         };
         let contents = contents(&known, &dynamic(), &tainted);
         let (held, bypassed) = (vec![keys::TAINT_HELD], vec![keys::TAINT_BYPASSED]);
