@@ -115,7 +115,7 @@ impl Quota {
             let Some(claim) = claim else {
                 continue;
             };
-            let wrong = wrong_amount(claim, charged, published);
+            let wrong = wrong_amount(world, claim, charged, published);
             let wrong = wrong.map(|why| format!("claim {} {why}", claim.name_any()));
             findings.check(S1, wrong);
             if world::allocated_devices(claim) > 0 && self.compared.insert(uid.clone()) {
@@ -144,6 +144,7 @@ impl Quota {
 /// A claim with alternatives may have found a cheaper device than the one that was planned, which came free meanwhile. And one that was
 /// found running while its devices were not published is charged whole GPUs and no memory.
 fn wrong_amount(
+    world: &World,
     claim: &ResourceClaim,
     charged: &ChargedClaim,
     published: &Published,
@@ -168,8 +169,21 @@ fn wrong_amount(
             cost.gpus_milli
         ));
     }
-    let has = cost.vram_bytes.filter(|_| !was_unknown)?;
+    // Memory is charged where the Team's quota of the Flavor names it.
+    let is_counted = vram > 0 || counts_memory(world, charged);
+    let has = cost.vram_bytes.filter(|_| is_counted && !was_unknown)?;
     (!fits(vram, has)).then(|| format!("has {has} bytes of memory and is charged {vram}"))
+}
+
+/// Whether the Team that is charged has quota for memory of GPUs of the Flavor.
+fn counts_memory(world: &World, charged: &ChargedClaim) -> bool {
+    let quota = world.teams.get(&charged.team).map(|team| &team.spec.quota);
+    let of_flavor = quota
+        .into_iter()
+        .flatten()
+        .filter(|of| of.flavor == charged.flavor);
+    let mut resources = of_flavor.flat_map(|of| &of.resources);
+    resources.any(|resource| resource.name == "vram")
 }
 
 /// Why what a pod gets of a device plugin is charged wrongly, if it is. Of a pod that is gone nothing is known.
