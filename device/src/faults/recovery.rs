@@ -66,7 +66,9 @@ impl Validation<'_> {
         if let Some(action) = condition.recovery_action.filter(|action| *action != 0) {
             wrong.push(format!("its recovery action is {action}"));
         }
-        if condition.row_remap_failure == Some(true) {
+        // Who cannot mend that leaves the fault that the look found of it, which keeps the GPU out of use. It holds up nothing else: the others
+        // of the node do not wait for a GPU that is to be exchanged.
+        if condition.row_remap_failure == Some(true) && proof.heals(FaultClass::Retire) {
             wrong.push("a row of its memory could not be replaced".to_owned());
         }
         // Who only left a slice did not reset the GPU; what is pending waits for that, and harms nobody until then.

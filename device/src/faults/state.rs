@@ -259,9 +259,11 @@ impl FaultState {
             .worst(None, |class| class == FaultClass::Link)
     }
 
-    /// The worst fault for which the whole node is closed to what is new, and the GPU that has it.
-    pub fn node_fault(&self) -> Option<(&str, &Fault)> {
-        let found = self.gpus.iter().filter_map(|(uuid, faults)| {
+    /// The worst fault for which the whole node is closed to what is new, and the GPU that has it. Only GPUs that are listed count: of one that
+    /// the machine came up without nothing is to come that would cost the others anything, and nobody could look at it to believe it mended.
+    pub fn node_fault(&self, is_listed: impl Fn(&str) -> bool) -> Option<(&str, &Fault)> {
+        let listed = self.gpus.iter().filter(|(uuid, _)| is_listed(uuid));
+        let found = listed.filter_map(|(uuid, faults)| {
             let fault = faults.worst(None, FaultClass::closes_node)?;
             Some((uuid.as_str(), fault))
         });

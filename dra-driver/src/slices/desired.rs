@@ -186,6 +186,8 @@ pub fn desired(known: &KnownGpus, policy: &Policy, order: &[String], tainted: &T
     let mut cut: BTreeMap<&str, Vec<Device>> = BTreeMap::new();
     let mut whole: Vec<Device> = Vec::new();
     let mut left_out = Vec::new();
+    let is_listed = |uuid: &str| known.gpus.iter().any(|gpu| gpu.gpu.uuid == uuid);
+    let node_fault = tainted.faults.node_fault(is_listed);
     for gpu in &known.gpus {
         let offering = Offering::of(gpu, policy);
         if let Offering::Every { board, .. } = &offering {
@@ -199,6 +201,7 @@ pub fn desired(known: &KnownGpus, policy: &Policy, order: &[String], tainted: &T
                 Offering::Every { .. } => &gpu.foreign,
                 Offering::Whole | Offering::Existing => &[],
             },
+            node_fault: node_fault.map(|(_, fault)| fault),
         };
         let parts = offering.parts(gpu).into_iter();
         let devices = parts.map(|(part, takes)| device(gpu, &part, takes, &needed, tainted));
@@ -334,12 +337,14 @@ fn memory(bytes: u64) -> Quantity {
     ))
 }
 
-/// Parts of a GPU that somebody else needs.
+/// Parts of a GPU that somebody else needs, and what all of the node waits for.
 struct Needed<'a> {
     /// What is held without a permit; `None`: the whole GPU.
     held: Vec<Option<Placement>>,
     /// Slices that no claim of ours accounts for.
     foreign: &'a [Placement],
+    /// For what the node is closed.
+    node_fault: Option<&'a Fault>,
 }
 
 /// Which parts of a GPU are held without a permit; `None`: the whole of it.
@@ -390,19 +395,21 @@ fn taints(
     let stands = stands.into_iter().filter(|(_, stands)| *stands);
     let stands = stands.map(|(key, _)| no_schedule(key));
     stands
-        .chain(faults(uuid, placement, &tainted.faults))
+        .chain(faults(uuid, placement, &tainted.faults, needed.node_fault))
         .collect()
 }
 
 /// One key for each kind of consequence: a worse fault changes the value, and no other event takes it off.
-fn faults(uuid: &str, placement: Option<Placement>, faults: &FaultState) -> Vec<DeviceTaint> {
+fn faults(
+    uuid: &str,
+    placement: Option<Placement>,
+    faults: &FaultState,
+    node_fault: Option<&Fault>,
+) -> Vec<DeviceTaint> {
     let found = [
         (TAINT_FAULT, faults.fault(uuid, placement)),
         (TAINT_LINK_FAULT, faults.link_fault(uuid, placement)),
-        (
-            TAINT_NODE_FAULT,
-            faults.node_fault().map(|(_, fault)| fault),
-        ),
+        (TAINT_NODE_FAULT, node_fault),
     ];
     let taint = |(key, fault): (&str, Option<&Fault>)| {
         Some(DeviceTaint {
@@ -893,8 +900,11 @@ mod tests {
     #[test]
     fn faults_taint_what_they_reach_with_their_class_and_a_milder_one_takes_nothing_off() {
         let known = known_with(2, |_| Some(h100(true)));
-        let addresses =
-            KnownAddresses([("GPU-0".to_owned(), None), ("GPU-1".to_owned(), None)].into());
+        let addresses = KnownAddresses(
+            ["GPU-0", "GPU-1", "GPU-gone"]
+                .map(|uuid| (uuid.to_owned(), None))
+                .into(),
+        );
         let mut tainted = Tainted::default();
         let see = |tainted: &mut Tainted, uuid: &str, class, scope| {
             let observation = Observation {
@@ -933,6 +943,9 @@ mod tests {
             found(&tainted, "gpu-0"),
             [is(TAINT_FAULT, "Reset"), is(TAINT_LINK_FAULT, "Link")]
         );
+        assert!(found(&tainted, "gpu-1").is_empty());
+        // The machine came up without it: no fault of it keeps the others closed.
+        see(&mut tainted, "GPU-gone", FaultClass::Reboot, Scope::Gpu);
         assert!(found(&tainted, "gpu-1").is_empty());
         see(&mut tainted, "GPU-0", FaultClass::Reboot, Scope::Gpu);
         assert_eq!(found(&tainted, "gpu-1"), [is(TAINT_NODE_FAULT, "Reboot")]);

@@ -129,8 +129,43 @@ fn a_lost_gpu_and_one_that_nobody_knows_taint_no_other() {
     let _ = state.observe(&Device::Address(elsewhere), xid(79), &known, NOW);
     assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
     assert_eq!(class(&state, "GPU-b", None), None);
-    assert_eq!(state.node_fault(), None);
+    assert_eq!(state.node_fault(|_| true), None);
     assert_eq!(state.waiting().len(), 2);
+}
+
+#[test]
+fn a_gpu_that_the_machine_came_up_without_closes_the_node_no_longer() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    let _ = state.observe(&gpu("GPU-a"), xid(79), &known, NOW);
+    assert!(state.node_fault(|_| true).is_some());
+    state.begin_boot("two");
+    assert_eq!(state.node_fault(|uuid| uuid == "GPU-b"), None);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn a_gpu_that_is_to_be_exchanged_keeps_the_node_closed_until_the_reboot_and_no_longer() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    let _ = state.observe(&gpu("GPU-a"), xid(79), &known, NOW);
+    state.begin_boot("two");
+    let broken = Condition {
+        row_remap_failure: Some(true),
+        ..Condition::default()
+    };
+    let _ = state.look("GPU-a", &broken, &known, NOW);
+    let mark = state.boot_mark();
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reboot, mark, &broken),
+        Ok(1)
+    );
+    assert_eq!(state.node_fault(|_| true), None);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Retire));
+    let mark = state.mark();
+    assert!(recovered(&mut state, "GPU-a", Proof::Operator, mark, &broken).is_err());
 }
 
 #[test]
@@ -234,14 +269,14 @@ fn what_waits_for_a_gpu_is_its_own_once_it_is_known() {
     let address = PciAddress::parse("0000:01:00").unwrap();
     let _ = state.observe(&Device::Address(address), xid(79), &none, NOW);
     let _ = state.observe(&gpu("GPU-b"), xid(94), &none, NOW);
-    assert_eq!(state.node_fault(), None);
+    assert_eq!(state.node_fault(|_| true), None);
     let mut state = restarted(&state);
     assert_eq!(state.adopt(&none), Change::None);
     let known = known(&["GPU-a", "GPU-b"]);
     assert_eq!(state.adopt(&known), Change::New);
     assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
     assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Contained));
-    assert_eq!(state.node_fault().unwrap().0, "GPU-a");
+    assert_eq!(state.node_fault(|_| true).unwrap().0, "GPU-a");
     assert!(state.waiting().is_empty());
 }
 
