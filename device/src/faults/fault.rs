@@ -16,6 +16,9 @@ const MOST_CAUSES: usize = 16;
 const OTHER_CAUSES: &str = "other causes";
 /// Most slices that the faults of a GPU tell apart: far more than can lie on one. Beyond it a fault is of the whole GPU.
 const MOST_SLICES: usize = 32;
+/// For how long NVLinks are to be down until that is a fault. They are for a moment, by design, while they are set up anew: after a reset, when MIG
+/// mode is switched off, when the fabric manager starts. What breaks in earnest the driver tells at once, by an XID.
+pub(super) const LINKS_SETTLE_SECONDS: i64 = 30;
 
 /// All that was seen of one class in one part of a GPU, since that was last mended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,6 +85,9 @@ pub struct GpuFaults {
     /// How many NVLinks were active at best since the machine was started.
     #[serde(default)]
     best_links: Option<u32>,
+    /// Since when there have been fewer, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    links_down_since_unix_seconds: Option<i64>,
 }
 
 impl GpuFaults {
@@ -111,9 +117,24 @@ impl GpuFaults {
         self.best_links = self.best_links.max(active);
     }
 
-    /// The machine was started anew: what is connected may be other.
+    /// The machine was started anew, or a person found the GPU in order: what is connected may be other.
     pub(super) fn forget_links(&mut self) {
         self.best_links = None;
+        self.links_down_since_unix_seconds = None;
+    }
+
+    /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault.
+    pub(super) fn links_stay_down(&mut self, active: Option<u32>, now_unix_seconds: i64) -> bool {
+        let links = self.best_links.zip(active);
+        if links.is_none_or(|(best, now)| now >= best) {
+            self.links_down_since_unix_seconds = None;
+            return false;
+        }
+        let since = self.links_down_since_unix_seconds;
+        // A clock that was set back does not put it off for longer.
+        let since = since.map_or(now_unix_seconds, |since| since.min(now_unix_seconds));
+        self.links_down_since_unix_seconds = Some(since);
+        now_unix_seconds.saturating_sub(since) >= LINKS_SETTLE_SECONDS
     }
 
     /// Adds what was seen, as number `sequence`.

@@ -169,10 +169,15 @@ impl FaultState {
         known: &KnownAddresses,
         now_unix_seconds: i64,
     ) -> Change {
+        let links = condition.active_links;
+        let stay_down = self
+            .gpus
+            .get_mut(uuid)
+            .is_some_and(|faults| faults.links_stay_down(links, now_unix_seconds));
         let best = self.gpus.get(uuid).and_then(GpuFaults::best_links);
         let device = Device::Uuid(uuid.to_owned());
         let mut change = Change::None;
-        for observation in condition.observations(best) {
+        for observation in condition.observations(best.filter(|_| stay_down)) {
             change = change.max(self.observe(&device, observation, known, now_unix_seconds));
         }
         if condition.active_links > best && known.uuid(&device).is_some() {
@@ -220,8 +225,19 @@ impl FaultState {
                 && fault.newest <= recovery.mark;
             !is_over
         });
+        if recovery.proof == super::Proof::Operator {
+            faults.forget_links();
+        }
         self.forget_empty();
         Ok(healed)
+    }
+
+    /// Forgets all that was seen of a GPU which is not there any more, by its UUID, or by the name that it waits under. How many faults and
+    /// anomalies that were.
+    pub fn forget(&mut self, name: &str) -> usize {
+        let forgotten = [self.gpus.remove(name), self.waiting.remove(name)];
+        let forgotten = forgotten.iter().flatten();
+        forgotten.map(|faults| faults.all().len()).sum()
     }
 
     /// Anomalies fade. Faults do not, however old they are.

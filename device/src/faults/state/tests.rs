@@ -1,7 +1,10 @@
 //! The ways in which other drivers lose faults, and what must hold of any history.
 
 use super::{
-    super::{Catalogue, Cause, GpuEvent, GpuEventKind, Proof, Scope, observation::of_xid},
+    super::{
+        Catalogue, Cause, GpuEvent, GpuEventKind, Proof, Scope, fault::LINKS_SETTLE_SECONDS,
+        observation::of_xid,
+    },
     *,
 };
 
@@ -359,13 +362,89 @@ fn nvlinks_that_were_active_and_are_not_any_more_are_a_fault_until_the_machine_i
     let _ = state.look("GPU-a", &links(18), &known, NOW);
     assert_eq!(state.look("GPU-a", &links(18), &known, NOW), Change::None);
     assert_eq!(state.link_fault("GPU-a", None), None);
-    assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::New);
     assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::None);
+    let settled = NOW + LINKS_SETTLE_SECONDS;
+    let look = |state: &mut FaultState| state.look("GPU-a", &links(16), &known, settled);
+    assert_eq!(look(&mut state), Change::New);
+    assert_eq!(look(&mut state), Change::None);
     assert!(state.link_fault("GPU-a", None).is_some());
     state.begin_boot("two");
     assert!(state.link_fault("GPU-a", None).is_some());
     let _ = state.look("GPU-a", &links(16), &known, NOW);
     assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
+}
+
+#[test]
+fn nvlinks_that_are_set_up_anew_are_no_fault() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let mut look = |links, now| {
+        let condition = Condition {
+            active_links: links,
+            ..Condition::default()
+        };
+        let _ = state.look("GPU-a", &condition, &known, now);
+        state.link_fault("GPU-a", None).is_some()
+    };
+    assert!(!look(Some(18), NOW));
+    for (links, now, is_fault) in [
+        (Some(0), NOW + 10, false),
+        (Some(17), NOW + 10 + LINKS_SETTLE_SECONDS - 1, false),
+        // They are back, or nobody can tell, as in MIG mode: it begins anew.
+        (Some(18), NOW + 50, false),
+        (Some(0), NOW + 60, false),
+        (None, NOW + 100, false),
+        (Some(17), NOW + 110, false),
+        // The clock was set back.
+        (Some(17), NOW - 1_000, false),
+        (Some(17), NOW - 1_000 + LINKS_SETTLE_SECONDS - 1, false),
+        (Some(17), NOW - 1_000 + LINKS_SETTLE_SECONDS, true),
+    ] {
+        assert_eq!(look(links, now), is_fault, "{links:?} {now}");
+    }
+}
+
+#[test]
+fn what_a_person_found_in_order_is_over_whatever_its_class_and_its_links_are_what_they_are() {
+    let known = known(&["GPU-a"]);
+    let links = |count| Condition {
+        active_links: Some(count),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    let _ = state.look("GPU-a", &links(18), &known, NOW);
+    for class in FaultClass::ALL {
+        let seen = Observation {
+            class,
+            scope: Scope::Gpu,
+            cause: Cause::Xid(9_999),
+        };
+        let _ = state.observe(&gpu("GPU-a"), seen, &known, NOW);
+    }
+    let mark = state.mark();
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Operator, mark, &links(16)),
+        Ok(FaultClass::ALL.len())
+    );
+    for now in [NOW, NOW + 10 * LINKS_SETTLE_SECONDS] {
+        let _ = state.look("GPU-a", &links(16), &known, now);
+    }
+    assert_eq!(state.link_fault("GPU-a", None), None);
+    assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
+}
+
+#[test]
+fn of_gpus_that_are_not_there_any_more_all_can_be_forgotten() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(79), &known, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(13), &known, NOW);
+    let address = PciAddress::parse("0000:ff:00").unwrap();
+    let _ = state.observe(&Device::Address(address), xid(48), &known, NOW);
+    assert_eq!(state.forget("GPU-b"), 0);
+    assert_eq!(state.forget("0000:ff:00"), 1);
+    assert_eq!(state.forget("GPU-a"), 2);
+    assert!(state.gpus().is_empty() && state.waiting().is_empty());
 }
 
 #[test]
