@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     sync::Arc,
@@ -253,6 +254,11 @@ pub struct Args {
     )]
     xid_classes: Catalogue,
 
+    /// Says to the driver that runs on this node that a GPU is in order, or that one that is not there any more does not come back, and ends with its
+    /// answer. UUID of the GPU, name of its device, or its PCI address where only that is known. The state directory has to be the driver's.
+    #[arg(long, value_name = "GPU")]
+    mended: Option<String>,
+
     /// Prepare only what is permitted also while this node has never had a NodeDevices object that says so.
     #[arg(long, env = "MUSTER_ENFORCE_UNLESS_TOLD")]
     enforce_unless_told: bool,
@@ -270,6 +276,13 @@ struct Conditions {
 
 /// Runs until it is told to stop.
 pub async fn run(args: Args) -> anyhow::Result<()> {
+    if let Some(gpu) = args.mended.clone() {
+        let state_directory = args.state_dir.clone();
+        let said = move || faults::mended::say(&state_directory, &gpu);
+        let answer = tokio::task::spawn_blocking(said).await??;
+        writeln!(io::stdout(), "{answer}")?;
+        return Ok(());
+    }
     let program =
         Program::start("muster-dra-driver", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let condition = |name| program.readiness.condition(name);
@@ -348,6 +361,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
             store: store.clone(),
             catalogue: args.xid_classes.clone(),
             kernel_log: args.kernel_log.clone(),
+            mended: faults::mended::directory(&args.state_dir),
             gpus: enumerated.gpus.clone(),
             faults: faults_sender,
             metrics: metrics.clone(),

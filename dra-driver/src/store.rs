@@ -7,6 +7,7 @@
 //! STATE/devices.json       which GPU has which name (see `inventory`)
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
+//! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
 //! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode
 //! STATE/quarantine/        files that could not be read, for people
 //! ```

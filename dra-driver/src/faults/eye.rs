@@ -9,12 +9,13 @@ use std::{
 use muster_device::{
     Backend, Placement,
     faults::{
-        Catalogue, Change, Device, FaultState, GpuEvent, KnownAddresses, Observation, PciAddress,
-        Proof, Recovery, Scope, Validation, XidLine,
+        Catalogue, Change, Condition, Device, FaultState, GpuEvent, KnownAddresses, Observation,
+        PciAddress, Proof, Recovery, Scope, Validation, XidLine,
     },
 };
 use tokio::sync::{Notify, watch};
 
+use super::mended::NOT_MENDED;
 use crate::inventory::{KnownGpu, KnownGpus};
 
 /// Who sees, and remembers.
@@ -189,8 +190,14 @@ impl Eye {
                 continue;
             };
             let now = unix_seconds();
+            // Links that the fabric manager has yet to set up are not down.
+            let links = condition.active_links.filter(|_| !gpu.lacks_fabric());
+            let looked_at = Condition {
+                active_links: links,
+                ..condition.clone()
+            };
             let mut state = self.state();
-            let change = state.look(uuid, &condition, &known, now);
+            let change = state.look(uuid, &looked_at, &known, now);
             let recovery = Recovery {
                 proof: Proof::Reboot,
                 scope: Scope::Gpu,
@@ -215,6 +222,51 @@ impl Eye {
         if self.state().fade(unix_seconds()) > 0 {
             self.news.notify_one();
         }
+    }
+
+    /// A person says that a GPU is in order, or, of one that is not there any more, that it does not come back. What is to be answered;
+    /// `None`: it is not known yet which GPUs there are. Blocking.
+    pub(super) fn said_to_be_mended(&self, name: &str) -> Option<String> {
+        let known = self.gpus.borrow().clone()?;
+        // What is seen from here on is newer.
+        let mark = self.state().mark();
+        let mut gpus = known.gpus.iter();
+        let is_meant =
+            |known: &&KnownGpu| known.gpu.uuid == name || known.gpu.device_name() == name;
+        let Some(gpu) = gpus.find(is_meant) else {
+            let forgotten = self.state().forget(name);
+            self.news.notify_one();
+            return Some(format!(
+                "{name} is no GPU of this node; faults and anomalies of it that are forgotten: {forgotten}"
+            ));
+        };
+        let uuid = &gpu.gpu.uuid;
+        if gpu.gone || gpu.silent {
+            return Some(format!("{NOT_MENDED}: {name} does not answer NVML"));
+        }
+        let condition = match self.backend.condition(uuid) {
+            Ok(condition) => condition,
+            Err(error) => return Some(format!("{NOT_MENDED}: {error}")),
+        };
+        let recovery = Recovery {
+            proof: Proof::Operator,
+            scope: Scope::Gpu,
+            mark,
+        };
+        let validation = Validation {
+            condition: &condition,
+            has_fabric: !gpu.lacks_fabric(),
+            // As many as are active now are those that it has.
+            best_links: None,
+        };
+        let mended = self.state().recover(uuid, &recovery, &validation);
+        self.news.notify_one();
+        Some(match mended {
+            Ok(mended) => {
+                format!("{name} is in order; faults and anomalies that are over: {mended}")
+            }
+            Err(error) => error.to_string(),
+        })
     }
 }
 

@@ -3,4 +3,5 @@
 
 pub mod eye;
 pub mod memory;
+pub mod mended;
 pub mod watcher;

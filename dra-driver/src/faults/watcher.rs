@@ -3,7 +3,13 @@
 //! NVML and the kernel's log are each listened to on a thread of their own; what they hear is remembered at once ([`Eye`]). One task writes it
 //! to the disk and then tells it to whoever publishes, who tries again until that is done.
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use muster_device::{
     Backend,
@@ -12,7 +18,7 @@ use muster_device::{
 use muster_serve::Shutdown;
 use tokio::sync::watch;
 
-use super::{eye::Eye, memory};
+use super::{eye::Eye, memory, mended};
 use crate::{inventory::KnownGpus, metrics::DriverMetrics, store::Store};
 
 /// How long NVML is listened to at a time. It can be closed in between.
@@ -39,6 +45,8 @@ pub struct Settings {
     pub catalogue: Catalogue,
     /// The kernel's log.
     pub kernel_log: PathBuf,
+    /// Where people say that a GPU is mended.
+    pub mended: PathBuf,
     /// The GPUs.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
     /// Receives what is wrong; has what was remembered.
@@ -66,7 +74,8 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
     shutdown.spawn_until_stopped("read the kernel's log", async move {
         let _ended = tokio::task::spawn_blocking(move || read(&reading, &log, &stop)).await;
     });
-    shutdown.spawn_until_stopped("look at the health of the GPUs", look(Arc::clone(&eye)));
+    let looking = look(Arc::clone(&eye), settings.mended.into());
+    shutdown.spawn_until_stopped("look at the health of the GPUs", looking);
     let keeper = Keeper {
         eye,
         store: settings.store,
@@ -108,7 +117,7 @@ fn listen(eye: &Eye, shutdown: &Shutdown) {
     }
 }
 
-fn read(eye: &Eye, path: &std::path::Path, shutdown: &Shutdown) {
+fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
     let mut open: Option<KernelLog> = None;
     let mut told = String::new();
     while !shutdown.is_requested() {
@@ -148,10 +157,14 @@ fn read(eye: &Eye, path: &std::path::Path, shutdown: &Shutdown) {
     }
 }
 
-async fn look(eye: Arc<Eye>) {
+async fn look(eye: Arc<Eye>, mended: Arc<Path>) {
     loop {
-        let looking = Arc::clone(&eye);
-        let looked = tokio::task::spawn_blocking(move || looking.look_at_all()).await;
+        let (looking, said) = (Arc::clone(&eye), Arc::clone(&mended));
+        let looked = tokio::task::spawn_blocking(move || {
+            mended::answer(&looking, &said);
+            looking.look_at_all();
+        });
+        let looked = looked.await;
         if let Err(broken) = looked {
             tracing::error!(%broken, "the look at the GPUs broke off");
         }

@@ -80,3 +80,50 @@ async fn what_the_kernel_said_while_nobody_listened_is_heard_and_what_a_program_
     .await;
     assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
 }
+
+#[tokio::test]
+async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gpu_that_is_in_order()
+{
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = board.gpus[0].pci_bus_id[4..14].to_lowercase();
+    // In no table: it stays until a person has looked.
+    let line = |sequence: u32| format!("4,{sequence},1,-;NVRM: Xid ({place}): 9999, x\n");
+    fs::write(node.path("kmsg"), line(1)).unwrap();
+    node.start().await;
+    let sick = node.gpu("gpu-0").await;
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-0"])
+        .await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    let (is_believed, told) = node.mended(&sick).await;
+    assert!(
+        !is_believed && told.contains("recovery action is 1"),
+        "{told}"
+    );
+    assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
+    node.change(|_| {});
+    let (is_believed, told) = node.mended("gpu-0").await;
+    assert!(is_believed && told.contains("is in order"), "{told}");
+    node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
+        .await;
+    assert!(node.files("state/mended").is_empty());
+    // What the log said before is not heard again, and what it says from now on is.
+    node.crash();
+    node.start().await;
+    node.eventually("they are published", || node.api.published() == BOTH)
+        .await;
+    assert!(node.api.tainted(FAULT).is_empty());
+    fs::write(node.path("kmsg"), line(1) + &line(2)).unwrap();
+    node.crash();
+    node.start().await;
+    node.eventually("it is tainted again", || {
+        node.api.tainted(FAULT) == ["gpu-0"]
+    })
+    .await;
+    let (is_believed, told) = node.mended("GPU-of-another-machine").await;
+    assert!(
+        is_believed && told.contains("no GPU of this node"),
+        "{told}"
+    );
+    assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
+}

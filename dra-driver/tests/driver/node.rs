@@ -103,6 +103,19 @@ impl Node {
             .await;
     }
 
+    /// Says that a GPU is mended: whether the driver believes it, and its answer.
+    pub(crate) async fn mended(&self, gpu: &str) -> (bool, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_muster-dra-driver"));
+        command
+            .arg("--node-name=node-0")
+            .arg(format!("--state-dir={}", self.path("state").display()))
+            .arg(format!("--mended={gpu}"));
+        let ended = tokio::task::spawn_blocking(move || command.output()).await;
+        let output = ended.unwrap().unwrap();
+        let told = [output.stdout, output.stderr].concat();
+        (output.status.success(), String::from_utf8(told).unwrap())
+    }
+
     /// Kills the driver where it stands.
     pub(crate) fn crash(&mut self) {
         let mut driver = self.driver.take().unwrap();
