@@ -104,7 +104,7 @@ impl Hardware {
         if mode.is_some_and(|mode| mode.current) {
             return Err(plain(format!(
                 "GPU {gpu} is in MIG mode, in which nothing runs on it as a whole, and may not be put out of it here: take it out of the \
-                 mode (nvidia-smi -i {gpu} -mig 0), or let the mode be switched (mig.toggle: WhenIdle)"
+                 mode (nvidia-smi -i {gpu} -mig 0), or let the mode be switched (driver.mig.toggle: WhenIdle)"
             )));
         }
         Ok(())

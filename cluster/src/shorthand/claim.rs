@@ -146,7 +146,7 @@ fn smallest(least_bytes: i64) -> DeviceRequest {
 }
 
 /// Devices on that rung: by their memory, and none with an extension (`1g.10gb+me`), of which there are few on a GPU: those are for who asks
-/// for them by profile. Whole GPUs have no profile, nor has what a driver says nothing of.
+/// for them by profile. The profile of a whole GPU is its own name; a driver that says nothing of profiles is taken as it is.
 fn stands_on(rung: Rung) -> String {
     let profile = format!("device.attributes['{}'].profile", keys::DRIVER);
     let memory = has_memory(rung);

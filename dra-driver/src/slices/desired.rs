@@ -273,6 +273,15 @@ fn device(
         ),
         ("computeSlices", int(i64::from(compute_slices))),
         ("memorySlices", int(i64::from(memory_slices))),
+        // Of how many the GPU has, by which a slice is charged where it draws from no counters.
+        (
+            "parentComputeSlices",
+            int(i64::from(mig.map_or(0, MigFacts::compute_slices))),
+        ),
+        (
+            "parentMemorySlices",
+            int(i64::from(mig.map_or(0, MigFacts::memory_slices))),
+        ),
         ("productName", string(&gpu.product_name)),
         ("architecture", string(&gpu.architecture)),
         ("nvlinkPair", neighbour(gpu.nvlink.pair)),
@@ -469,6 +478,10 @@ fn semantic(version: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use k8s_openapi::api::resource::v1::ResourceSlice;
+    use muster_cluster::devices::DeviceKinds;
     use muster_device::{
         FabricState, Gpu, Listed, ListedGpu, MigFacts, MigInstance, NvlinkGroups, RdmaNic,
         faults::{self, Cause, FaultClass, KnownAddresses, Observation, Scope},
@@ -478,6 +491,7 @@ mod tests {
     use crate::{
         inventory::fixtures::{a30, h100},
         mig::Toggle,
+        prepare::SliceMode,
     };
 
     fn known_with(count: u32, mig: impl Fn(u32) -> Option<MigFacts>) -> KnownGpus {
@@ -585,6 +599,8 @@ mod tests {
                     "uuid": {"string": "GPU-3"},
                     "computeSlices": {"int": 0},
                     "memorySlices": {"int": 0},
+                    "parentComputeSlices": {"int": 0},
+                    "parentMemorySlices": {"int": 0},
                     "productName": {"string": "NVIDIA H100 80GB HBM3"},
                     "architecture": {"string": "Hopper"},
                     "nvlinkPair": {"string": "gpu-2"},
@@ -743,6 +759,8 @@ mod tests {
                     "uuid": {"string": "gpu-5-mig-3g40gb-4"},
                     "computeSlices": {"int": 3},
                     "memorySlices": {"int": 4},
+                    "parentComputeSlices": {"int": 7},
+                    "parentMemorySlices": {"int": 8},
                     "productName": {"string": "NVIDIA H100 80GB HBM3"},
                     "architecture": {"string": "Hopper"},
                     "nvlinkPair": {"string": "gpu-5-mig-3g40gb-4"},
@@ -823,6 +841,33 @@ mod tests {
         let existing = contents(&known, &Policy::default(), &Tainted::default());
         let attributes = existing[0].devices()[0].attributes.as_ref().unwrap();
         assert_eq!(attributes["uuid"].string.as_deref(), Some("MIG-3"));
+    }
+
+    /// A permit carries what the controller counts, and the driver holds it against what it counts itself.
+    #[test]
+    fn a_slice_that_exists_is_charged_what_the_driver_counts_it_as_on_every_card() {
+        for (mig, of, share) in [
+            (a30(true), slice(14, 2, 1, 3), 250),
+            (h100(true), slice(9, 4, 4, 2), 500),
+            (h100(true), slice(19, 6, 1, 11), 142),
+        ] {
+            let known = with_slices(known_with(1, |_| Some(mig.clone())), "GPU-0", vec![of]);
+            let existing = contents(&known, &Policy::default(), &Tainted::default());
+            let device = &existing[0].devices()[0];
+            let published: ResourceSlice = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "s"},
+                "spec": {
+                    "driver": keys::DRIVER, "nodeName": "n",
+                    "pool": {"name": "n", "generation": 1, "resourceSliceCount": 1},
+                    "devices": [device],
+                },
+            }))
+            .unwrap();
+            let seen = DeviceKinds::default().slice(Arc::new(published), None);
+            let inventory = known.inventory(SliceMode::Static);
+            let counted = inventory[&device.name].gpus_milli;
+            assert_eq!((seen.devices[0].kind.gpus.0, counted), (share, share));
+        }
     }
 
     #[test]
