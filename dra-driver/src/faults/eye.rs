@@ -235,6 +235,11 @@ impl Eye {
             |known: &&KnownGpu| known.gpu.uuid == name || known.gpu.device_name() == name;
         let Some(gpu) = gpus.find(is_meant) else {
             let forgotten = self.state().forget(name);
+            if forgotten == 0 {
+                return Some(format!(
+                    "{NOT_MENDED}: {name} is no GPU of this node, and nothing is remembered of it"
+                ));
+            }
             self.news.notify_one();
             return Some(format!(
                 "{name} is no GPU of this node; faults and anomalies of it that are forgotten: {forgotten}"

@@ -122,7 +122,7 @@ async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gp
     .await;
     let (is_believed, told) = node.mended("GPU-of-another-machine").await;
     assert!(
-        is_believed && told.contains("no GPU of this node"),
+        !is_believed && told.contains("no GPU of this node"),
         "{told}"
     );
     assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
