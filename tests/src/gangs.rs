@@ -1,7 +1,7 @@
 //! What the API server says about gangs: found by the beginning of their names, because the end is made
 //! from the owner's UID.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use futures::StreamExt;
@@ -71,8 +71,19 @@ pub async fn wait_for_phase(
     beginning: &str,
     phases: &[GangPhase],
 ) -> Result<Gang> {
+    wait_for_phase_within(client, namespace, beginning, phases, LIMIT).await
+}
+
+/// The same within another limit.
+async fn wait_for_phase_within(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    phases: &[GangPhase],
+    limit: Duration,
+) -> Result<Gang> {
     let what = format!("gang {namespace}/{beginning}* is {phases:?}");
-    eventually(&what, LIMIT, async || {
+    eventually(&what, limit, async || {
         let Some(gang) = find(client, namespace, beginning).await? else {
             return Ok(Progress::NotYet("there is no such Gang".to_owned()));
         };
@@ -89,6 +100,17 @@ pub async fn wait_for_phase(
 /// Waits until all pods of the Gang run.
 pub async fn wait_until_running(client: &Client, namespace: &str, beginning: &str) -> Result<Gang> {
     wait_for_phase(client, namespace, beginning, &[GangPhase::Running]).await
+}
+
+/// Waits until all pods of a Gang run where a node has so many to start or to end for it that its kubelet may have to ask for some a second
+/// time, a minute later.
+pub async fn wait_until_all_of_many_run(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+) -> Result<Gang> {
+    let running = &[GangPhase::Running];
+    wait_for_phase_within(client, namespace, beginning, running, 4 * LIMIT).await
 }
 
 /// Waits until all pods of the Gang run in this attempt or a later one.

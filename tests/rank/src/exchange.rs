@@ -153,10 +153,13 @@ impl Gang {
         Ok(ranks)
     }
 
-    /// By rename, so that nobody reads half an address.
+    /// By rename, so that nobody reads half an address. Programs that know nothing of each other may have one rank and one directory: each
+    /// renames a file of its own.
     fn publish(&self, address: SocketAddr) -> io::Result<()> {
         fs::create_dir_all(&self.directory)?;
-        let partial = self.directory.join(format!("{}.addr.new", self.rank));
+        let partial = self
+            .directory
+            .join(format!("{}.addr.{address}.new", self.rank));
         fs::write(&partial, address.to_string())?;
         fs::rename(partial, self.directory.join(format!("{}.addr", self.rank)))
     }

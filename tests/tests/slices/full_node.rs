@@ -33,7 +33,7 @@ async fn a_node_full_of_slices_is_freed_and_taken_whole_by_a_gang_that_waited(
     let client = cluster.client();
     prepare_team(&client, "full").await?;
     let notebooks = fill(cluster).await?;
-    gangs::wait_until_running(&client, "full", &gangs::of_job("notebooks")).await?;
+    gangs::wait_until_all_of_many_run(&client, "full", &gangs::of_job("notebooks")).await?;
     let granted = gangs::granted(&client, "full").await?;
     let devices: BTreeSet<&(String, String)> = granted.values().flatten().collect();
     let is_smallest =
@@ -65,7 +65,7 @@ async fn a_node_full_of_slices_is_freed_and_taken_whole_by_a_gang_that_waited(
     gangs::ensure_none_bound(&client, "full", "whole").await?;
 
     notebooks.finish()?;
-    gangs::wait_until_running(&client, "full", &of_whole).await?;
+    gangs::wait_until_all_of_many_run(&client, "full", &of_whole).await?;
     gangs::wait_for_job(&client, "full", "notebooks").await?;
     for card in cards(cluster, H100)? {
         let is_whole = !card.mig_current && card.gpu_instances.is_empty();
