@@ -14,10 +14,24 @@ pub(crate) const UNKNOWN: u32 = 999;
 pub(crate) const IN_USE: u32 = 19;
 const GPU_IS_LOST: u32 = 15;
 
+/// Longer than any call takes that does not hang, on however busy a machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// A machine whose first GPU is in MIG mode.
 pub(crate) fn cut(board: &str) -> (Machine, Backend, Gpu) {
     let machine = Machine::of(board);
     let backend = machine.backend();
+    cut_of(machine, backend)
+}
+
+/// The same, asked by who waits for as long as it takes.
+fn cut_in_time(board: &str) -> (Machine, Backend, Gpu) {
+    let machine = Machine::of(board);
+    let backend = machine.backend_within(PATIENCE);
+    cut_of(machine, backend)
+}
+
+fn cut_of(machine: Machine, backend: Backend) -> (Machine, Backend, Gpu) {
     let gpu = gpus(&backend).swap_remove(0);
     machine.in_mig_mode(&gpu.uuid);
     (machine, backend, gpu)
@@ -66,7 +80,7 @@ pub(crate) fn by_hand(machine: &Machine, gpu: &Gpu, id: u32, profile: u32, at: P
 #[test]
 fn every_profile_is_made_and_destroyed_wherever_it_may_lie() {
     for (board, table) in boards() {
-        let (machine, backend, gpu) = cut(board);
+        let (machine, backend, gpu) = cut_in_time(board);
         // The boards of seven compute slices have the same places.
         let is_thorough = board.starts_with("a30") || board.starts_with("h100");
         let places = if is_thorough { usize::MAX } else { 1 };
@@ -180,7 +194,7 @@ const CALLS: [&str; 14] = [
 
 #[test]
 fn whichever_call_fails_the_slice_is_there_whole_or_nothing_of_it_is() {
-    let (machine, backend, gpu) = h100();
+    let (machine, backend, gpu) = cut_in_time("h100-nvswitch-8");
     make(&backend, &gpu, "2g.20gb", 4).unwrap();
     let neighbour = on_card(&machine, &gpu);
     let mut refused = 0;

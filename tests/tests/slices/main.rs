@@ -50,10 +50,10 @@ fn main() -> ExitCode {
     };
     let mut scenarios = by_memory::scenarios();
     scenarios.extend(by_resource::scenarios());
-    scenarios.extend(full_node::scenarios());
     scenarios.extend(overlapping::scenarios());
     scenarios.extend(driver::scenarios());
     if env::var_os(ALL).is_some() {
+        scenarios.extend(full_node::scenarios());
         scenarios.extend(driver::longer_scenarios());
         scenarios.extend(burst::scenarios());
     }
