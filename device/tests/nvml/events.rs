@@ -8,7 +8,7 @@ use std::{
 
 use muster_device::{
     BackendError,
-    faults::{GpuEvent, GpuEventKind},
+    faults::{Catalogue, Errors, GpuEvent, GpuEventKind},
 };
 use nvidia_ml_mock::{Event, RemappedRows};
 
@@ -186,7 +186,12 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
     assert_eq!(healthy.row_remap_pending, Some(false));
     assert_eq!(healthy.row_remap_failure, Some(false));
     assert!(healthy.active_links > Some(0), "{healthy:?}");
-    assert!(healthy.observations(healthy.active_links).is_empty());
+    let found = healthy.observations(
+        &Catalogue::shipped(),
+        healthy.active_links,
+        &Errors::default(),
+    );
+    assert!(found.is_empty(), "{found:?}");
     machine.change(|state| {
         let card = state.card(&gpu.uuid);
         card.recovery_action = 4;

@@ -159,7 +159,7 @@ fn a_gpu_that_is_to_be_exchanged_keeps_the_node_closed_until_the_reboot_and_no_l
         row_remap_failure: Some(true),
         ..Condition::default()
     };
-    let _ = state.look("GPU-a", &broken, &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &broken, &known, NOW);
     let mark = state.boot_mark();
     assert_eq!(
         recovered(&mut state, "GPU-a", Proof::Reboot, mark, &broken),
@@ -359,18 +359,26 @@ fn nvlinks_that_were_active_and_are_not_any_more_are_a_fault_until_the_machine_i
     };
     let mut state = FaultState::default();
     state.begin_boot("one");
-    let _ = state.look("GPU-a", &links(18), &known, NOW);
-    assert_eq!(state.look("GPU-a", &links(18), &known, NOW), Change::None);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW);
+    assert_eq!(
+        state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW),
+        Change::None
+    );
     assert_eq!(state.link_fault("GPU-a", None), None);
-    assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::None);
+    assert_eq!(
+        state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, NOW),
+        Change::None
+    );
     let settled = NOW + LINKS_SETTLE_SECONDS;
-    let look = |state: &mut FaultState| state.look("GPU-a", &links(16), &known, settled);
+    let look = |state: &mut FaultState| {
+        state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, settled)
+    };
     assert_eq!(look(&mut state), Change::New);
     assert_eq!(look(&mut state), Change::None);
     assert!(state.link_fault("GPU-a", None).is_some());
     state.begin_boot("two");
     assert!(state.link_fault("GPU-a", None).is_some());
-    let _ = state.look("GPU-a", &links(16), &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, NOW);
     assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
 }
 
@@ -383,7 +391,7 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
             active_links: links,
             ..Condition::default()
         };
-        let _ = state.look("GPU-a", &condition, &known, now);
+        let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
         state.link_fault("GPU-a", None).is_some()
     };
     assert!(!look(Some(18), NOW));
@@ -412,7 +420,7 @@ fn what_a_person_found_in_order_is_over_whatever_its_class_and_its_links_are_wha
         ..Condition::default()
     };
     let mut state = FaultState::default();
-    let _ = state.look("GPU-a", &links(18), &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW);
     for class in FaultClass::ALL {
         let seen = Observation {
             class,
@@ -427,7 +435,7 @@ fn what_a_person_found_in_order_is_over_whatever_its_class_and_its_links_are_wha
         Ok(FaultClass::ALL.len())
     );
     for now in [NOW, NOW + 10 * LINKS_SETTLE_SECONDS] {
-        let _ = state.look("GPU-a", &links(16), &known, now);
+        let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, now);
     }
     assert_eq!(state.link_fault("GPU-a", None), None);
     assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
