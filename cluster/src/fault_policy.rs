@@ -156,44 +156,45 @@ fn entry(rule: &FaultRule, path: &str) -> Result<Entry, InvalidEntry> {
 }
 
 fn about(rule: &FaultRule, path: &str) -> Result<About, InvalidEntry> {
-    let (code, signal) = match (rule.xid, &rule.signal) {
-        (Some(code), None) => (code, None),
-        (None, Some(signal)) => (0, Some(signal)),
-        (Some(_), Some(_)) | (None, None) => {
-            return Err(InvalidEntry {
-                field: path.to_owned(),
-                why: "must have either xid or signal".to_owned(),
-            });
-        }
-    };
-    if let Some(signal) = signal {
-        for (name, is_there) in [
-            ("severity", rule.severity.is_some()),
-            ("subCode", rule.sub_code.is_some()),
-        ] {
-            if is_there {
-                return Err(InvalidEntry {
-                    field: format!("{path}.{name}"),
-                    why: "goes with an xid only".to_owned(),
-                });
-            }
-        }
-        return Ok(About::Signal(word(signal, &SIGNALS, path, "signal")?));
+    match (rule.xid, &rule.signal) {
+        (Some(code), None) => about_xid(rule, code, path),
+        (None, Some(signal)) => about_signal(rule, signal, path),
+        (Some(_), Some(_)) | (None, None) => Err(InvalidEntry {
+            field: path.to_owned(),
+            why: "must have either xid or signal".to_owned(),
+        }),
     }
-    let code_read = number(code, 1, MOST_XID, path, "xid")?;
+}
+
+fn about_signal(rule: &FaultRule, signal: &str, path: &str) -> Result<About, InvalidEntry> {
+    let only_of_xids = [
+        ("severity", rule.severity.is_some()),
+        ("subCode", rule.sub_code.is_some()),
+    ];
+    if let Some((name, _)) = only_of_xids.into_iter().find(|(_, is_there)| *is_there) {
+        return Err(InvalidEntry {
+            field: format!("{path}.{name}"),
+            why: "goes with an xid only".to_owned(),
+        });
+    }
+    word(signal, &SIGNALS, path, "signal").map(About::Signal)
+}
+
+fn about_xid(rule: &FaultRule, xid: i64, path: &str) -> Result<About, InvalidEntry> {
+    let code = number(xid, 1, MOST_XID, path, "xid")?;
     let has_details = rule.severity.is_some() || rule.sub_code.is_some();
-    if has_details && !DETAILED.contains(&code) {
+    if has_details && !DETAILED.contains(&xid) {
         return Err(InvalidEntry {
             field: format!("{path}.xid"),
             why: format!(
-                "{code}: severity and subCode go with XIDs {} to {} only, of which the kernel's log tells them",
+                "{xid}: severity and subCode go with XIDs {} to {} only, of which the kernel's log tells them",
                 DETAILED.start(),
                 DETAILED.end()
             ),
         });
     }
     Ok(About::Xid {
-        code: code_read,
+        code,
         is_fatal: match &rule.severity {
             None => None,
             Some(severity) => {
@@ -233,13 +234,7 @@ fn word(value: &str, known: &[&str], path: &str, name: &str) -> Result<String, I
     })
 }
 
-fn number(
-    value: i64,
-    least: i64,
-    most: i64,
-    path: &str,
-    name: &str,
-) -> Result<u32, InvalidEntry> {
+fn number(value: i64, least: i64, most: i64, path: &str, name: &str) -> Result<u32, InvalidEntry> {
     let is_within = (least..=most).contains(&value);
     let read = u32::try_from(value).ok().filter(|_| is_within);
     read.ok_or_else(|| InvalidEntry {
@@ -261,7 +256,7 @@ mod tests {
     /// What is wrong with the only rule.
     fn wrong(rule: &Value) -> String {
         let read = read(&spec(&json!([rule])));
-        assert_eq!(read.entries, [], "{rule}");
+        assert!(read.entries.is_empty(), "{rule}");
         assert_eq!(read.invalid.len(), 1, "{rule}");
         read.invalid[0].to_string()
     }
@@ -275,7 +270,7 @@ mod tests {
             {"xid": 31, "class": "Companion", "scope": "Slice",
              "repeat": {"count": 2, "withinSeconds": 60, "class": "Reset", "burstSeconds": 10}},
         ])));
-        assert_eq!(read.invalid, []);
+        assert!(read.invalid.is_empty(), "{read:?}");
         let [app, detailed, throttled, companion] = &read.entries[..] else {
             panic!("{read:?}");
         };
@@ -304,7 +299,10 @@ mod tests {
                 json!({"xid": 1, "signal": "Throttled", "class": "App"}),
                 "must have either xid or signal",
             ),
-            (json!({"xid": 1, "class": "Harmless"}), "spec.rules[0].class"),
+            (
+                json!({"xid": 1, "class": "Harmless"}),
+                "spec.rules[0].class",
+            ),
             (json!({"xid": 0, "class": "App"}), "from 1 to 65535"),
             (json!({"xid": -1, "class": "App"}), "from 1 to 65535"),
             (json!({"xid": i64::MAX, "class": "App"}), "from 1 to 65535"),
@@ -350,7 +348,9 @@ mod tests {
                 "spec.rules[0].repeat.class",
             ),
             (
-                repeat(json!({"count": 2, "withinSeconds": 60, "class": "Reset", "burstSeconds": 9})),
+                repeat(
+                    json!({"count": 2, "withinSeconds": 60, "class": "Reset", "burstSeconds": 9}),
+                ),
                 "from 10 to 3600",
             ),
         ] {

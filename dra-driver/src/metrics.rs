@@ -1,6 +1,6 @@
 //! What the driver counts.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use muster_api::Reason;
 use muster_device::{
@@ -186,12 +186,12 @@ impl DriverMetrics {
             );
             registry.register(
                 "faulty_gpus",
-                "GPUs with a fault or an anomaly of a class that is not over",
+                "GPUs of the node with a fault or an anomaly of a class that is not over",
                 driver.faults.clone(),
             );
             registry.register(
                 "unattributed_faults",
-                "GPUs that are not known and of which a fault was seen",
+                "GPUs that are not known, or not there any more, and of which a fault was seen",
                 driver.unattributed.clone(),
             );
             registry.register(
@@ -217,18 +217,27 @@ impl DriverMetrics {
         self.nvml_stuck_calls.set(count(status.stuck_calls));
     }
 
-    /// Tells what is wrong with the GPUs.
-    pub fn faults(&self, state: &FaultState) {
+    /// Tells what is wrong with the GPUs. Only those count that are there (`listed`, by UUID): what is remembered of one that was exchanged is
+    /// nobody's.
+    pub fn faults(&self, state: &FaultState, listed: &BTreeSet<&str>) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let (there, gone): (Vec<_>, Vec<_>) = state
+            .gpus()
+            .iter()
+            .filter(|(_, faults)| !faults.all().is_empty())
+            .partition(|(uuid, _)| listed.contains(uuid.as_str()));
         for class in FaultClass::ALL {
-            let gpus = state.gpus().values();
-            let has = gpus.filter(|faults| faults.all().iter().any(|fault| fault.class == class));
+            let has = there.iter().filter(|(_, faults)| {
+                let mut all = faults.all().iter();
+                all.any(|fault| fault.class == class)
+            });
             let class = class.as_str();
             self.faults
                 .get_or_create_owned(&ClassLabel { class })
                 .set(count(has.count()));
         }
-        self.unattributed.set(count(state.waiting().len()));
+        let unknown = state.waiting().len() + state.unconfirmed().len() + gone.len();
+        self.unattributed.set(count(unknown));
     }
 
     /// Counts a bypass that is new.
@@ -282,6 +291,28 @@ impl DriverMetrics {
 mod tests {
     use super::*;
     use crate::prepare::Refusal;
+
+    #[test]
+    fn of_faulty_gpus_those_count_that_are_there() {
+        use muster_device::faults::{Cause, Device, KnownAddresses, Observation, Scope};
+        let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+        let known = ["GPU-a", "GPU-exchanged"].map(|uuid| (uuid.to_owned(), None));
+        let known = KnownAddresses(known.into());
+        let mut state = FaultState::default();
+        for uuid in ["GPU-a", "GPU-exchanged", "GPU-unknown"] {
+            let observation = Observation {
+                class: FaultClass::Reset,
+                scope: Scope::Gpu,
+                cause: Cause::Xid(48),
+            };
+            let device = Device::Uuid(uuid.to_owned());
+            let _ = state.observe(&device, observation, &known, 0);
+        }
+        metrics.faults(&state, &["GPU-a", "GPU-fine"].into());
+        let class = FaultClass::Reset.as_str();
+        let faulty = metrics.faults.get_or_create_owned(&ClassLabel { class });
+        assert_eq!((faulty.get(), metrics.unattributed.get()), (1, 2));
+    }
 
     #[test]
     fn only_a_second_claim_counts_as_an_overlap() {

@@ -19,7 +19,9 @@ use muster_serve::Shutdown;
 use tokio::sync::watch;
 
 use super::{eye::Eye, memory, mended};
-use crate::{inventory::KnownGpus, metrics::DriverMetrics, store::Store};
+use crate::{
+    driver::Handle, inventory::KnownGpus, metrics::DriverMetrics, prepare::Input, store::Store,
+};
 
 /// How long NVML is listened to at a time. It can be closed in between.
 const LISTEN: Duration = Duration::from_millis(200);
@@ -42,7 +44,7 @@ pub struct Settings {
     /// Where it is remembered.
     pub store: Store,
     /// What each XID means.
-    pub catalogue: Catalogue,
+    pub catalogue: watch::Receiver<Arc<Catalogue>>,
     /// The kernel's log.
     pub kernel_log: PathBuf,
     /// Where people say that a GPU is mended.
@@ -51,6 +53,8 @@ pub struct Settings {
     pub gpus: watch::Receiver<Option<KnownGpus>>,
     /// Receives what is wrong; has what was remembered.
     pub faults: watch::Sender<FaultState>,
+    /// Who prepares claims.
+    pub driver: Handle,
     /// What is counted.
     pub metrics: DriverMetrics,
 }
@@ -58,8 +62,13 @@ pub struct Settings {
 /// Starts to watch, until shutdown.
 pub fn spawn(settings: Settings, shutdown: &Shutdown) {
     let remembered = settings.faults.borrow().clone();
+    // Before any claim is prepared.
+    settings
+        .driver
+        .tell(Input::Faults(Arc::new(remembered.clone())));
     let eye = Arc::new(Eye::new(
         settings.backend,
+        settings.store.clone(),
         settings.catalogue,
         settings.gpus.clone(),
         remembered.clone(),
@@ -81,6 +90,7 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
         store: settings.store,
         gpus: settings.gpus,
         faults: settings.faults,
+        driver: settings.driver,
         metrics: settings.metrics,
         kept: remembered,
     };
@@ -106,7 +116,10 @@ fn listen(eye: &Eye, shutdown: &Shutdown) {
                 heard.is_broken
             }
             // Who lists the GPUs tells why.
-            Err(_) => true,
+            Err(_) => {
+                eye.heard(Vec::new());
+                true
+            }
         };
         if is_broken {
             thread::sleep(pause);
@@ -134,9 +147,9 @@ fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
             Ok((log, read)) => {
                 told.clear();
                 eye.read(read.lines);
-                if let Some(position) = log.position() {
-                    eye.state().read_log(position);
-                }
+                eye.read_log(log.position(), !read.has_more);
+                // What was overwritten may have been what an event waits for.
+                eye.log_is_read(!read.has_lost);
                 if read.has_lost {
                     eye.look.notify_one();
                 }
@@ -146,6 +159,7 @@ fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
                 }
             }
             Err(error) => {
+                eye.log_is_read(false);
                 let cause = error.to_string();
                 if told != cause {
                     tracing::warn!(file = %path.display(), cause, "the kernel's log cannot be read");
@@ -181,6 +195,7 @@ struct Keeper {
     store: Store,
     gpus: watch::Receiver<Option<KnownGpus>>,
     faults: watch::Sender<FaultState>,
+    driver: Handle,
     metrics: DriverMetrics,
     /// What is on the disk.
     kept: FaultState,
@@ -188,7 +203,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self) {
-        self.metrics.faults(&self.kept);
+        self.count(&self.kept);
         loop {
             tokio::select! {
                 () = self.eye.news.notified() => {}
@@ -219,23 +234,35 @@ impl Keeper {
     }
 
     fn tell(&self, state: FaultState) {
-        self.metrics.faults(&state);
-        self.faults.send_if_modified(|told| {
-            let is_new = outline(told) != outline(&state);
-            if is_new {
-                *told = state;
-            }
-            is_new
-        });
+        self.count(&state);
+        let is_new = outline(&self.faults.borrow()) != outline(&state);
+        if is_new {
+            // First, so that no claim is prepared that has a taint.
+            self.driver.tell(Input::Faults(Arc::new(state.clone())));
+            self.faults.send_replace(state);
+        }
+    }
+
+    fn count(&self, state: &FaultState) {
+        let gpus = self.gpus.borrow();
+        let listed = gpus.iter().flat_map(|known| &known.gpus);
+        let listed = listed.filter(|known| !known.gone);
+        let listed: BTreeSet<&str> = listed.map(|known| known.gpu.uuid.as_str()).collect();
+        self.metrics.faults(state, &listed);
     }
 }
 
-/// What is published: which GPU has what, not how often it was seen.
-fn outline(state: &FaultState) -> BTreeSet<(&str, FaultClass, Scope)> {
+/// What is published: which GPU has what, and why, not how often it was seen.
+type Outline<'a> = BTreeSet<(&'a str, FaultClass, Scope, Vec<&'a String>)>;
+
+fn outline(state: &FaultState) -> Outline<'_> {
     let gpus = state.gpus().iter();
     gpus.flat_map(|(uuid, faults)| {
         let all = faults.all().iter();
-        all.map(move |fault| (uuid.as_str(), fault.class, fault.scope))
+        all.map(move |fault| {
+            let causes = fault.causes.keys().collect();
+            (uuid.as_str(), fault.class, fault.scope, causes)
+        })
     })
     .collect()
 }
