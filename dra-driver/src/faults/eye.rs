@@ -180,6 +180,8 @@ impl Eye {
             state.log_is_read();
             drop(state);
             self.look.notify_one();
+            // It is to be on the disk before anything new is logged.
+            self.news.notify_one();
         }
     }
 

@@ -31,6 +31,8 @@ struct Objects {
     slices: BTreeMap<String, Value>,
     /// How often one was created or replaced.
     slice_writes: usize,
+    /// Whether none may be.
+    refuses_slices: bool,
     events: Vec<Value>,
     /// That of the Node.
     capacity: Value,
@@ -181,6 +183,23 @@ impl ApiServer {
         self.objects.lock().unwrap().slice_writes
     }
 
+    /// From now on slices can be written, or not.
+    pub(crate) fn refuse_slices(&self, refuses: bool) {
+        self.objects.lock().unwrap().refuses_slices = refuses;
+    }
+
+    /// What the driver says of the GPUs: device and class of each fault.
+    pub(crate) fn told_faults(&self) -> Vec<(String, String)> {
+        let objects = self.objects.lock().unwrap();
+        let object = objects.node_devices.get("node-0");
+        let faults = object.and_then(|object| object.pointer("/status/faults"));
+        let faults = faults.and_then(Value::as_array).into_iter().flatten();
+        let text = |fault: &Value, field: &str| fault[field].as_str().unwrap().to_owned();
+        faults
+            .map(|fault| (text(fault, "device"), text(fault, "class")))
+            .collect()
+    }
+
     /// Events: kind and name of what each is about, and its reason.
     pub(crate) fn events(&self) -> Vec<(String, String, String)> {
         let objects = self.objects.lock().unwrap();
@@ -304,6 +323,9 @@ async fn create_slice(State(api): State<ApiServer>, Json(mut slice): Json<Value>
         &json!({"metadata": {"name": name, "uid": "s-1", "resourceVersion": "1"}}),
     );
     let mut objects = api.objects.lock().unwrap();
+    if objects.refuses_slices {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    }
     objects.slices.insert(name, slice.clone());
     objects.slice_writes += 1;
     Json(slice).into_response()
@@ -315,6 +337,9 @@ async fn replace_slice(
     Json(mut slice): Json<Value>,
 ) -> Response {
     let mut objects = api.objects.lock().unwrap();
+    if objects.refuses_slices {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    }
     objects.version += 1;
     let version = format!("s-{}", objects.version);
     let Some(stored) = objects.slices.get_mut(&name) else {
@@ -374,7 +399,8 @@ async fn patch_status(
         return found(None, "muster.dev", "nodedevices", &name);
     };
     for precondition in ["/metadata/uid", "/metadata/resourceVersion"] {
-        if patch.pointer(precondition) != object.pointer(precondition) {
+        let asked = patch.pointer(precondition);
+        if asked.is_some_and(|asked| Some(asked) != object.pointer(precondition)) {
             return failure(StatusCode::CONFLICT, "Conflict");
         }
     }

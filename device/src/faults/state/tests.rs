@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Catalogue, Cause, GpuEvent, GpuEventKind, Proof, Scope, fault::LINKS_SETTLE_SECONDS,
-        observation::of_xid,
+        Cause, Condition, Errors, GpuEvent, GpuEventKind, Meaning, Repeat, Rule, RuleKey, Scope,
+        fault::LINKS_SETTLE_SECONDS, observation::of_xid,
     },
     *,
 };
@@ -531,4 +531,325 @@ fn s7_severity_falls_only_by_a_validated_recovery_that_is_newer_than_the_fault()
             assert_eq!(actual, expected, "seed {seed}, step {step}");
         }
     }
+}
+
+/// Three times within an hour it is to be exchanged.
+fn counting() -> Catalogue {
+    let repeat = Repeat {
+        count: 3,
+        within_seconds: 3_600,
+        class: FaultClass::Retire,
+        burst_seconds: 60,
+    };
+    let rule = Rule {
+        repeat: Some(repeat),
+        ..Rule::from(Meaning::Class(FaultClass::Reset))
+    };
+    Catalogue::shipped().with_rules(&[(RuleKey::xid(48), rule)])
+}
+
+#[test]
+fn what_comes_again_and_again_is_worse_and_restarts_forget_no_occurrence() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let catalogue = counting();
+    let mut state = FaultState::default();
+    let fine = Condition::default();
+    for (occurrence, expected) in [
+        (0, FaultClass::Reset),
+        (1, FaultClass::Reset),
+        (2, FaultClass::Retire),
+    ] {
+        let now = NOW + 600 * occurrence;
+        // Each is many events, and is mended in between; that is no end of the count.
+        for second in 0..10 {
+            let _ = state.observe_by(&catalogue, &gpu("GPU-a"), xid(48), &known, now + second);
+        }
+        assert_eq!(class(&state, "GPU-a", None), Some(expected), "{occurrence}");
+        let mark = state.mark();
+        let _ = recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine);
+        state = restarted(&state);
+    }
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Retire));
+    assert_eq!(class(&state, "GPU-b", None), None);
+    let message = state.fault("GPU-a", None).unwrap().message();
+    assert!(
+        message.contains("XID 48 3 times within 3600 s"),
+        "{message}"
+    );
+    // A person found it in order: it begins anew.
+    let mark = state.mark();
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Operator, mark, &fine),
+        Ok(1)
+    );
+    let later = NOW + 3 * 600;
+    let _ = state.observe_by(&catalogue, &gpu("GPU-a"), xid(48), &known, later);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+}
+
+#[test]
+fn what_lasts_comes_once_however_often_it_is_looked_at() {
+    let known = known(&["GPU-a"]);
+    let rule = Rule {
+        repeat: Some(Repeat {
+            count: 2,
+            within_seconds: 3_600,
+            class: FaultClass::Unknown,
+            burst_seconds: 10,
+        }),
+        ..Rule::from(Meaning::Class(FaultClass::Info))
+    };
+    let key = RuleKey::Signal(super::super::Signal::Throttled);
+    let catalogue = Catalogue::shipped().with_rules(&[(key, rule)]);
+    let hot = Condition {
+        is_throttled: Some(true),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    for look in 0..100 {
+        let _ = state.look(&catalogue, "GPU-a", &hot, &known, NOW + 10 * look);
+    }
+    assert_eq!(class(&state, "GPU-a", None), None);
+}
+
+#[test]
+fn what_was_logged_before_anybody_watched_is_nothing_until_the_gpu_was_looked_at() {
+    let known = known(&["GPU-a", "GPU-b", "GPU-c"]);
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    state.begin_first();
+    assert!(state.is_log_old());
+    for uuid in ["GPU-a", "GPU-b"] {
+        state.observe_old(&gpu(uuid), xid(79), &known, NOW);
+        state.observe_old(&gpu(uuid), xid(13), &known, NOW);
+    }
+    state.log_is_read();
+    let mut state = restarted(&state);
+    assert!(!state.is_log_old());
+    assert_eq!(state.node_fault(|_| true), None);
+    // One answers, and the other is gone.
+    assert!(state.is_unconfirmed("GPU-a", &known) && !state.is_unconfirmed("GPU-c", &known));
+    assert_eq!(state.confirm("GPU-a", &known, false), Change::New);
+    assert_eq!(class(&state, "GPU-a", None), None);
+    let anomalies = state.gpus()["GPU-a"].all();
+    let classes: Vec<FaultClass> = anomalies.iter().map(|fault| fault.class).collect();
+    assert_eq!(classes, [FaultClass::Info, FaultClass::App]);
+    assert_eq!(anomalies[0].message(), "XID 79, earlier");
+    assert_eq!(state.confirm("GPU-b", &known, true), Change::New);
+    assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Reboot));
+    assert_eq!(state.confirm("GPU-b", &known, true), Change::None);
+    // What is seen from now on is new, also of the first.
+    let _ = state.observe(&gpu("GPU-a"), xid(79), &known, NOW);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn a_fault_that_is_known_by_a_place_alone_is_not_the_fault_of_what_is_there_after_a_reboot() {
+    let none = KnownAddresses::default();
+    let place = PciAddress::parse("0000:01:00").unwrap();
+    let seen = || {
+        let mut state = FaultState::default();
+        state.begin_boot("one");
+        let _ = state.observe(&Device::Address(place), xid(54), &none, NOW);
+        let _ = state.observe(&gpu("GPU-unlisted"), xid(54), &none, NOW);
+        state
+    };
+    let known = known(&["GPU-new"]);
+    let mut same_boot = seen();
+    assert_eq!(same_boot.adopt(&known), Change::New);
+    assert_eq!(
+        class(&same_boot, "GPU-new", None),
+        Some(FaultClass::Unknown)
+    );
+    let mut exchanged = seen();
+    exchanged.begin_boot("two");
+    assert_eq!(exchanged.adopt(&known), Change::None);
+    assert_eq!(class(&exchanged, "GPU-new", None), None);
+    assert_eq!(exchanged.confirm("GPU-new", &known, false), Change::New);
+    assert_eq!(class(&exchanged, "GPU-new", None), None);
+    // The UUID is a name for good.
+    assert!(exchanged.waiting().contains_key("GPU-unlisted"));
+    let mut gone = seen();
+    gone.begin_boot("two");
+    assert_eq!(gone.unconfirmed().len(), 1);
+    gone.begin_boot("three");
+    assert!(
+        gone.unconfirmed().is_empty(),
+        "nothing was there for a boot"
+    );
+}
+
+#[test]
+fn so_much_that_is_old_waits_and_no_more() {
+    let mut state = FaultState::default();
+    for number in 0..=MOST_WAITING {
+        let name = format!("GPU-{number}");
+        state.observe_old(&gpu(&name), xid(79), &KnownAddresses::default(), NOW);
+    }
+    assert_eq!(
+        (state.unconfirmed().len(), state.unattributed()),
+        (MOST_WAITING, 1)
+    );
+    assert_eq!(state.forget("GPU-0"), 1);
+}
+
+/// Looks at `GPU-a`, which has so many active links and link errors, and applies what is proved.
+fn looked(state: &mut FaultState, links: u32, errors: u64, now: i64) -> usize {
+    let known = known(&["GPU-a"]);
+    let condition = Condition {
+        recovery_action: Some(0),
+        active_links: Some(links),
+        errors: Errors {
+            links: Some(errors),
+            ..Errors::default()
+        },
+        ..Condition::default()
+    };
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
+    let best_links = state.gpus()["GPU-a"].best_links();
+    let validation = Validation {
+        condition: &condition,
+        has_fabric: true,
+        best_links,
+    };
+    let proved = state.proved("GPU-a", &condition, now);
+    proved
+        .iter()
+        .map(|recovery| state.recover("GPU-a", recovery, &validation).unwrap_or(0))
+        .sum()
+}
+
+#[test]
+fn nvlinks_that_have_worked_for_a_while_after_the_fault_are_mended() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 5);
+    for (links, errors, after, mended) in [
+        // It is seen for the first time after the fault.
+        (18, 0, 10, 0),
+        (18, 0, 309, 0),
+        // An error in between: it begins anew.
+        (18, 1, 310, 0),
+        (18, 1, 320, 0),
+        (18, 1, 619, 0),
+        // So do links that go, and it is told of that too.
+        (17, 1, 620, 0),
+        (18, 1, 630, 0),
+        (18, 1, 929, 0),
+        (18, 1, 930, 2),
+    ] {
+        let found = looked(&mut state, links, errors, NOW + after);
+        assert_eq!(found, mended, "after {after} s");
+    }
+    assert_eq!(state.link_fault("GPU-a", None), None);
+}
+
+#[test]
+fn a_fault_of_links_that_comes_while_they_seem_to_work_begins_it_anew() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    let _ = looked(&mut state, 18, 0, NOW + 10);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 200);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 310), 0);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 609), 0);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 610), 1);
+}
+
+#[test]
+fn a_gpu_that_was_to_be_reset_and_is_not_any_more_was_reset_and_what_is_newer_stays() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let acting = |action| Condition {
+        recovery_action: action,
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    let look = |state: &mut FaultState, condition: &Condition| {
+        let _ = state.look(&catalogue, "GPU-a", condition, &known, NOW);
+        state.proved("GPU-a", condition, NOW)
+    };
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    assert_eq!(look(&mut state, &acting(Some(0))), [], "it never said so");
+    assert_eq!(look(&mut state, &acting(Some(1))), []);
+    let mut state = restarted(&state);
+    assert_eq!(look(&mut state, &acting(None)), [], "who says nothing");
+    let _ = state.observe(&gpu("GPU-a"), xid(95), &known, NOW);
+    let proved = look(&mut state, &acting(Some(0)));
+    assert_eq!(proved.len(), 1);
+    assert_eq!(proved[0].proof, Proof::Reset);
+    let fine = acting(Some(0));
+    let mark = proved[0].mark;
+    // One fault of the class Reset: it is newer by what came since.
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(0)
+    );
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+    // The next reset is after that.
+    let _ = look(&mut state, &acting(Some(4)));
+    let proved = look(&mut state, &fine);
+    let mark = proved[0].mark;
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(1)
+    );
+    assert_eq!(class(&state, "GPU-a", None), None);
+}
+
+#[test]
+fn a_gpu_that_wants_the_machine_started_anew_is_not_mended_by_wanting_nothing() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    for action in [1, 2, 0] {
+        let condition = Condition {
+            recovery_action: Some(action),
+            ..Condition::default()
+        };
+        let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+        assert_eq!(state.proved("GPU-a", &condition, NOW), [], "{action}");
+    }
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn a_contained_fault_waits_for_its_slice_to_be_idle() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), in_slice(94, FIRST), &known, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    assert_eq!(state.waits_for_idle("GPU-a"), [Scope::Slice(FIRST)]);
+    assert!(state.waits_for_idle("GPU-b").is_empty());
+}
+
+/// Ten thousand events a second for ten seconds, of all GPUs of a node and all kinds.
+#[test]
+fn a_storm_costs_memory_by_what_can_be_wrong_and_little_time() {
+    let uuids: Vec<String> = (0..16).map(|index| format!("GPU-{index}")).collect();
+    let names: Vec<&str> = uuids.iter().map(String::as_str).collect();
+    let known = known(&names);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    let begun = std::time::Instant::now();
+    let mut largest = 0;
+    for second in 0..10_i64 {
+        for event in 0..10_000_u32 {
+            let uuid = names[event as usize % names.len()];
+            let place = Placement {
+                start: event % 8,
+                size: 1,
+            };
+            let seen = in_slice(event % 180, place);
+            let _ = state.observe_by(&catalogue, &gpu(uuid), seen, &known, NOW + second);
+        }
+        largest = largest.max(serde_json::to_vec(&state).unwrap().len());
+    }
+    let took = begun.elapsed();
+    // 16 GPUs, 8 classes, 9 places, 17 causes.
+    assert!(largest < 16 * 8 * 9 * 17 * 48, "{largest} bytes");
+    // A tenth of the time in which they come, on a machine that does other things as well.
+    assert!(took < std::time::Duration::from_secs(10), "{took:?}");
 }
