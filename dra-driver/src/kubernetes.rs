@@ -183,9 +183,7 @@ impl Kubernetes {
             Err(error) => StatusOutcome::Unknown(error.to_string()),
         }
     }
-}
 
-impl Kubernetes {
     /// Writes what is wrong with the GPUs into the status, and nothing else of it, if the object is the one of this UID. One that is gone, or
     /// another by now, is fine: the watch shows it, and what is true then is written.
     pub async fn write_faults(&self, uid: &str, faults: &[GpuFault]) -> Result<(), CallError> {

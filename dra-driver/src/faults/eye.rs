@@ -146,6 +146,13 @@ impl Eye {
             return;
         }
         let is_old = self.state().is_log_old();
+        if is_old {
+            let lines = lines.len();
+            tracing::info!(
+                lines,
+                "XIDs were logged before the GPUs of this node were watched"
+            );
+        }
         let (known, catalogue) = (self.known(), self.catalogue());
         let mut asked = Asked::default();
         for line in lines {
@@ -155,8 +162,6 @@ impl Eye {
             if is_old {
                 // What the driver wants done now the look finds.
                 let observation = line.observation(&catalogue, None, |_| place);
-                let cause = observation.cause;
-                tracing::info!(?device, %cause, "it was logged before the GPUs of this node were watched");
                 let now = unix_seconds();
                 self.state().observe_old(&device, observation, &known, now);
                 continue;
