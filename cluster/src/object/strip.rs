@@ -115,6 +115,9 @@ fn node_devices(mut devices: NodeDevices) -> NodeDevices {
         for held in &mut status.held {
             held.devices.shrink_to_fit();
         }
+        if let Some(faults) = &mut status.faults {
+            faults.shrink_to_fit();
+        }
     }
     devices
 }
@@ -139,9 +142,8 @@ fn node(node: Node) -> Node {
             allocatable: status.allocatable,
             conditions: without_room(status.conditions.map(|mut conditions| {
                 let is_ours = |kind: &str| OF_NODES.contains(&kind);
-                conditions.retain(|condition| {
-                    condition.type_ == "Ready" || is_ours(&condition.type_)
-                });
+                conditions
+                    .retain(|condition| condition.type_ == "Ready" || is_ours(&condition.type_));
                 for condition in &mut conditions {
                     condition.last_heartbeat_time = None;
                     // What is to be said is compared with what is.

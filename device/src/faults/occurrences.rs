@@ -33,7 +33,7 @@ impl Occurrences {
             .retain(|began| now.saturating_sub(*began) < within);
         let count = usize::try_from(repeat.count).unwrap_or(usize::MAX);
         let more = self.began.len().saturating_sub(count.max(1));
-        self.began.drain(..more);
+        drop(self.began.drain(..more));
         self.began.len() >= count
     }
 

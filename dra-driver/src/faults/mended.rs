@@ -170,13 +170,13 @@ fn waiting(directory: &Path) -> io::Result<Vec<Waiting>> {
         };
         let read = match entry.metadata() {
             Ok(metadata) if metadata.is_file() && metadata.len() <= MOST_NOTE_BYTES => {
-                fs::read_to_string(entry.path())
+                fs::read(entry.path())
             }
             Ok(_) => continue,
             Err(error) => Err(error),
         };
         let text = match read {
-            Ok(text) => text,
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             // Whoever asked left meanwhile.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),

@@ -16,7 +16,7 @@ use muster_device::faults::{Fault, FaultClass};
 
 use super::{
     claim::{AllocatedDevice, Claim},
-    effect::{DeviceFacts, Refusal},
+    effect::{DeviceFacts, Inventory, Refusal},
     machine::Machine,
 };
 
@@ -48,7 +48,7 @@ impl Machine {
         let gpu = facts.unit.gpu.as_str();
         let placement = facts.slice.as_ref().map(|slice| slice.placement);
         let is_listed = |uuid: &str| {
-            let mut devices = self.inventory.iter().flat_map(|it| it.values());
+            let mut devices = self.inventory.iter().flat_map(Inventory::values);
             devices.any(|facts| facts.unit.gpu == uuid)
         };
         let own = |key, fault: Option<&'a Fault>| Some((key, gpu, fault?));

@@ -244,3 +244,35 @@ async fn a_claim_on_a_gpu_that_a_fault_closes_is_refused_and_one_that_runs_there
     let refused = node.prepare("late").await;
     assert!(refused.error.contains("DeviceFaulty"), "{refused:?}");
 }
+
+/// Five seconds of ten thousand events a second, of an application that fails in a loop, and a fault of another GPU among the last of them.
+#[tokio::test]
+async fn a_storm_in_the_log_hides_no_fault_and_costs_no_memory() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = |index: usize| board.gpus[index].pci_bus_id[4..14].to_lowercase();
+    watched_once(&mut node).await;
+    node.start().await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    let before = node.peak_memory_bytes();
+    let mut storm = String::new();
+    for sequence in 1..=50_000 {
+        let (place, xid) = match sequence {
+            49_000 => (place(1), 48),
+            _ => (place(0), 13 + 18 * (sequence % 2)),
+        };
+        storm += &format!("4,{sequence},1,-;NVRM: Xid (PCI:{place}): {xid}, pid=1, x\n");
+    }
+    let mut log = fs::OpenOptions::new()
+        .append(true)
+        .open(node.path("kmsg"))
+        .unwrap();
+    log.write_all(storm.as_bytes()).unwrap();
+    node.eventually("the fault is seen", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    let grown = node.peak_memory_bytes() - before;
+    assert!(grown < 64 * 1_024 * 1_024, "{grown} bytes");
+    let remembered = fs::metadata(node.path("state/faults.json")).unwrap().len();
+    assert!(remembered < 64 * 1_024, "{remembered} bytes");
+}

@@ -81,7 +81,7 @@ fn nothing_that_an_application_brings_about_closes_a_gpu_by_being_repeated() {
             continue;
         };
         let is_of_hardware =
-            matches!(rule.meaning, Meaning::Class(class) if class >= FaultClass::Reset);
+            matches!(rule.meaning, Meaning::Class(class) if class == Link || class >= Reset);
         assert!(is_of_hardware, "{key:?}");
         let within = |number, (least, most)| (least..=most).contains(&number);
         assert!(within(repeat.count, Repeat::COUNTS));
@@ -89,6 +89,8 @@ fn nothing_that_an_application_brings_about_closes_a_gpu_by_being_repeated() {
         assert!(within(repeat.burst_seconds, Repeat::BURST_SECONDS));
     }
     assert!(catalogue.repeat(Cause::Xid(48)).is_some());
+    let of_link = |detail| catalogue.repeat(Cause::DetailedXid(149, detail)).is_some();
+    assert!(of_link(FATAL) && !of_link(NONFATAL));
     assert_eq!(catalogue.repeat(Cause::Xid(31)), None);
     assert_eq!(catalogue.repeat(Cause::RecoveryAction(1)), None);
 }
