@@ -99,6 +99,7 @@ impl Making {
         if !Record::lets_make(record(node, &self.fence), &self.fence) {
             return Err(failure("the record does not allow it any more"));
         }
+        node.slices.begin_change(&order.gpu);
         let live = node.slices.live(&order.gpu);
         match order.lying(&live) {
             Lying::Same(instance) => {
@@ -170,6 +171,7 @@ impl Removing {
             if !Record::lets_remove(record(node, &self.fence), &self.fence) {
                 return Ok(true);
             }
+            node.slices.begin_change(&slice.gpu);
             let live = node.slices.live(&slice.gpu);
             let Some(instance) = slice.find(&live) else {
                 return Ok(true);
