@@ -94,6 +94,67 @@ fn a_burst_of_claims_on_one_gpu_costs_two_looks_for_each_and_not_one_for_each_pa
     }
 }
 
+/// Eight GPUs, seven slices of each as `GPU-SLICE`.
+fn eight_gpus() -> Inventory {
+    let profile = slices::profile(1);
+    let places = (0..8).flat_map(|gpu| (0..7).map(move |start| (gpu, start)));
+    places
+        .map(|(gpu, start)| {
+            let placement = Placement { start, size: 1 };
+            let facts = DeviceFacts {
+                unit: Unit::slice(format!("GPU-{gpu}"), placement, 1),
+                gpus_milli: 125,
+                memory_bytes: 10,
+                minor: gpu,
+                silent: false,
+                lacks_fabric: false,
+                slice: Some(SliceFacts {
+                    profile: profile.clone(),
+                    placement,
+                    mode: SliceMode::Dynamic,
+                }),
+            };
+            (format!("{gpu}-{start}"), facts)
+        })
+        .collect()
+}
+
+#[test]
+fn fifty_six_claims_at_once_are_all_prepared_without_a_standstill_and_at_two_looks_each() {
+    let mut node = Node::unstarted(None);
+    node.inventory = eight_gpus();
+    node.restart("one");
+    node.log.clear();
+    let devices: Vec<String> = node.inventory.keys().cloned().collect();
+    assert_eq!(devices.len(), 56);
+    let calls: Vec<u64> = devices
+        .iter()
+        .map(|device| node.begin_prepare(0, claim(device, &[device])))
+        .collect();
+    let mut steps = 0;
+    while node.step() {
+        steps += 1;
+        assert!(steps < 10_000, "it does not come to rest");
+    }
+    for call in &calls {
+        assert_eq!(node.prepared(*call).len(), 1);
+    }
+    assert_eq!(node.starts().len(), 56);
+    // A look is what NVML is asked for a Prepare; nothing else asks it but whoever makes a slice.
+    let looks = node.asked.len();
+    assert!(looks <= 2 * calls.len(), "{looks} looks");
+    // The first are answered while the last wait for their GPU.
+    let first = node.log.iter().position(|it| it.ends_with(" Prepared"));
+    let made = node.log.iter().rposition(|it| it.contains(" made at "));
+    let (first, made) = (first.unwrap(), made.unwrap());
+    let before = &node.log[..first];
+    let begun = before.iter().filter(|it| it.contains(" made at ")).count();
+    assert!(
+        first < made && begun <= 8,
+        "{begun} slices before an answer"
+    );
+}
+
 #[test]
 fn who_waits_for_a_permit_or_for_a_holder_asks_nothing_of_the_gpu() {
     let api = node_devices("u", 1, vec![permit("held", 1_000), permit("waits", 1_000)]);

@@ -3,7 +3,7 @@
 use super::*;
 
 /// What `GPU-0` can be cut into: 8 memory slices by one, two or four.
-fn profile(memory_slices: u32) -> Arc<MigProfile> {
+pub(super) fn profile(memory_slices: u32) -> Arc<MigProfile> {
     let starts = (0..8 / memory_slices).map(|place| place * memory_slices);
     let placements = starts.map(|start| Placement {
         start,
