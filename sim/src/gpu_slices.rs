@@ -210,6 +210,7 @@ mod tests {
             gpu: "GPU-0".to_owned(),
             profile,
             placement: Placement { start, size },
+            is_new: false,
         }
     }
 

@@ -143,6 +143,8 @@ pub struct Locked {
 pub struct SliceFailure {
     /// The stable reason, where there is one.
     pub reason: Option<Reason>,
+    /// A slice that lies where one was to be made, and that somebody else has made since the place was seen to be empty: it stays.
+    pub foreign: Option<Box<PlacedSlice>>,
     /// For people: the GPU, the place on it, and what is wrong there.
     pub message: String,
 }

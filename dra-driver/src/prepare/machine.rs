@@ -10,7 +10,7 @@ use super::{
     injected_bug::InjectedBug,
     looks::Looks,
     queue::{Queue, Turn},
-    slice::{Made, SliceOrder},
+    slice::{Made, PlacedSlice, SliceOrder},
     slices::Removal,
     view::View,
 };
@@ -113,6 +113,8 @@ pub(super) struct Call {
     pub(super) changing: BTreeSet<String>,
     /// What it had made is removed again.
     pub(super) slices_gone: bool,
+    /// What it found where its own slice was to be made, and leaves there.
+    pub(super) foreign: Option<Box<PlacedSlice>>,
 }
 
 #[derive(Debug)]
@@ -262,6 +264,7 @@ impl Machine {
                 orders: Vec::new(),
                 changing: BTreeSet::new(),
                 slices_gone: false,
+                foreign: None,
             },
         );
         self.queue.prepares.push_back(call);

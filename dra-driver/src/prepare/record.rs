@@ -12,7 +12,7 @@ use super::{
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
     permit,
-    slice::{RecordedSlice, SliceMode},
+    slice::{PlacedSlice, RecordedSlice, SliceMode},
     slices::{Removal, Then},
     task::{After, Decision, plain},
     view::View,
@@ -59,7 +59,12 @@ impl Machine {
                 let Some(record) = unfinished else {
                     return (Vec::new(), After::Changed(Some((id, answer.clone()))));
                 };
-                let slices = record.removable();
+                let is_foreign = |slice: &PlacedSlice| {
+                    let mut foreign = call.foreign.iter();
+                    foreign.any(|it| (&it.gpu, it.placement) == (&slice.gpu, slice.placement))
+                };
+                let mut slices = record.removable();
+                slices.retain(|slice| !is_foreign(slice));
                 let is_gone = call.slices_gone || self.broken(InjectedBug::SliceLeftOnFailure);
                 if slices.is_empty() || is_gone {
                     let writes = vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)];
@@ -138,7 +143,7 @@ impl Machine {
             }
             Earlier::Nothing if !call.looks_at_record => {
                 match self.judge(id, &claim, disk, in_use, live, effects) {
-                    Verdict::Record(record) => self.record_intent(id, record),
+                    Verdict::Record(record) => self.record_intent(id, record, disk),
                     Verdict::Look(gpus) => self.look_or_give_up(id, gpus, disk),
                     Verdict::Refuse(refusal) => {
                         (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
@@ -217,9 +222,9 @@ impl Machine {
     }
 
     /// Records what needs nothing of the hardware as prepared, and anything else as intended.
-    fn record_intent(&self, id: CallId, record: Record) -> Decision {
+    fn record_intent(&self, id: CallId, record: Record, disk: &Disk) -> Decision {
         let wholes = self.wholes(&record);
-        match self.orders(&record) {
+        match self.orders(&record, disk) {
             Ok(orders) if orders.is_empty() && wholes.is_empty() => record_and_answer(id, record),
             Ok(orders) => {
                 let make = After::Make {

@@ -15,7 +15,7 @@
 //!   the kubelet had ceased to start containers with it. He saw nobody, or it would be recorded still. A give-back is decided by a look
 //!   since which nobody has left a mark on the record: else it looks again. Containers are looked for under the lock, in cgroups.
 //! * **What an administrator makes by hand**: nothing counts that. What he makes before the look is seen; what he makes after it is found
-//!   once more before the slice is made, under the lock of the GPU (`slice`).
+//!   before the slice is made, under the lock of the GPU, and refused there (`slice`).
 //!
 //! A look that comes late, or twice, is one of an earlier moment: its count tells. One that never comes is given up by the call's own end.
 

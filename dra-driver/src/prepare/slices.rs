@@ -100,8 +100,11 @@ impl Machine {
         Ok(())
     }
 
-    /// What has to be made for a record, each once.
-    pub(super) fn orders(&self, record: &Record) -> Result<Vec<SliceOrder>, Refusal> {
+    /// What has to be made for a record that is about to be written to this disk, each once.
+    pub(super) fn orders(&self, record: &Record, disk: &Disk) -> Result<Vec<SliceOrder>, Refusal> {
+        let own = disk.records.get(&record.claim.uid);
+        let named = own.map(Record::removable).unwrap_or_default();
+        let takes_foreign = self.broken(InjectedBug::ForeignSliceTaken);
         let mut orders: Vec<SliceOrder> = Vec::new();
         let mut known: BTreeSet<(&str, Placement)> = BTreeSet::new();
         for device in record.devices.iter().filter(|device| !device.admin_access) {
@@ -122,10 +125,14 @@ impl Machine {
                         record.claim, device.device
                     ))
                 })?;
+            let is_it = |named: &PlacedSlice| {
+                named.gpu == device.unit.gpu && named.placement == slice.placement
+            };
             orders.push(SliceOrder {
                 gpu: device.unit.gpu.clone(),
                 profile: facts.profile.clone(),
                 placement: slice.placement,
+                is_new: !takes_foreign && !named.iter().any(is_it),
             });
         }
         Ok(orders)
@@ -164,6 +171,7 @@ impl Machine {
         call.changing.clone_from(&changing);
         call.orders.clone_from(&orders);
         call.slices_gone = false;
+        call.foreign = None;
         effects.push(Effect::MakeSlices {
             call: id,
             fence: Fence {
@@ -186,7 +194,11 @@ impl Machine {
         }
         let stage = match result {
             Ok(made) => Stage::Finish(made),
-            Err(failure) => Stage::Undo(refused(&call.claim, &failure)),
+            Err(failure) => {
+                let answer = refused(&call.claim, &failure);
+                call.foreign = failure.foreign;
+                Stage::Undo(answer)
+            }
         };
         self.queue_prepare(id, stage);
     }

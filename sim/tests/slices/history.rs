@@ -240,6 +240,7 @@ impl History {
             gpu: gpu.clone(),
             profile,
             placement,
+            is_new: true,
         };
         if self.node.slices.make_gpu_instance(&order).is_err() {
             return;

@@ -232,6 +232,7 @@ impl FakeDriver {
             Effect::MakeSlices { call, .. } => {
                 let failure = SliceFailure {
                     reason: None,
+                    foreign: None,
                     message: "the GPUs of this node cannot be cut".to_owned(),
                 };
                 inputs.push_back(Input::SlicesMade(call, Err(failure)));

@@ -399,6 +399,7 @@ impl Node {
     fn make(&mut self, fence: &Fence, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
         let failure = |message: String| SliceFailure {
             reason: None,
+            foreign: None,
             message,
         };
         *self.changes.entry(order.gpu.clone()).or_default() += 1;
@@ -414,6 +415,19 @@ impl Node {
         }
         let live = self.live.entry(order.gpu.clone()).or_default();
         match order.lying(live) {
+            Lying::Same(instance) if order.is_new => {
+                let foreign = PlacedSlice {
+                    gpu: order.gpu.clone(),
+                    gpu_instance_profile: instance.profile,
+                    placement: instance.placement,
+                    uuid: instance.uuid.clone(),
+                };
+                return Err(SliceFailure {
+                    reason: Some(Reason::DeviceHeld),
+                    foreign: Some(Box::new(foreign)),
+                    message: "somebody else made it".to_owned(),
+                });
+            }
             Lying::Same(instance) => {
                 return MadeSlice::of(instance)
                     .ok_or_else(|| failure("it is not whole".to_owned()));
@@ -445,7 +459,11 @@ impl Node {
         }
         if let Some(message) = self.removing_fails.clone() {
             let reason = Some(Reason::DeviceHeld);
-            return Err(SliceFailure { reason, message });
+            return Err(SliceFailure {
+                reason,
+                foreign: None,
+                message,
+            });
         }
         let live = self.live.entry(slice.gpu.clone()).or_default();
         let Some(found) = slice.find(live).cloned() else {

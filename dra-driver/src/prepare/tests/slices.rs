@@ -307,6 +307,21 @@ fn a_slice_of_somebody_else_is_refused_with_its_place_and_left_alone() {
 }
 
 #[test]
+fn a_slice_that_somebody_makes_at_an_empty_place_after_the_intent_is_neither_taken_nor_removed() {
+    let mut node = node();
+    node.holds_changes = true;
+    let call = node.prepare(claim("a", &["slice-1-1", "slice-1-0"]));
+    assert_eq!(node.state("a"), Some(RecordState::Preparing));
+    add_foreign(&mut node, 1, 0);
+    node.release_changes();
+    let refusal = node.refused(call);
+    assert_eq!(refusal.reason, Some(Reason::DeviceHeld), "{refusal}");
+    // What was made for the claim is gone, and the record with it.
+    assert_eq!(node.starts(), [0]);
+    assert!(node.disk.records.is_empty() && node.cdi.is_empty());
+}
+
+#[test]
 fn a_slice_that_took_the_place_of_ours_is_not_removed() {
     let mut node = node();
     node.prepare(claim("a", &["slice-1-0"]));
