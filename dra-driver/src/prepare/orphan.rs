@@ -84,7 +84,7 @@ impl Machine {
         orphan: &Orphan,
         disk: &Disk,
         in_use: InUse,
-        read: Read<Claim>,
+        read: &Read<Claim>,
         effects: &mut Vec<Effect>,
     ) -> Decision {
         if matches!(read, Read::Failed(_)) {
@@ -92,7 +92,7 @@ impl Machine {
             self.looks.forget_orphans();
         }
         let record = disk.records.get(&orphan.claim.uid);
-        if !orphan.is_still(record, &self.config.node, &read) {
+        if !orphan.is_still(record, &self.config.node, read) {
             return (Vec::new(), After::Done);
         }
         self.decide_unprepare(None, &orphan.claim, disk, in_use, effects)

@@ -108,7 +108,7 @@ impl Machine {
                     let gpus = BTreeSet::new();
                     return (Vec::new(), After::Look { gpus, under: None });
                 };
-                self.decide_orphan(orphan, &disk, in_use, *read, effects)
+                self.decide_orphan(orphan, &disk, in_use, &read, effects)
             }
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),

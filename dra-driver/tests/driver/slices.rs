@@ -81,6 +81,7 @@ async fn claims_for_slices_of_all_gpus_at_once_are_all_prepared_and_all_given_ba
     node.start().await;
     node.eventually("all are published", || are_all_published(&node))
         .await;
+    let node = &node;
     // Seven of the smallest on each GPU, one GPU after the other.
     let uids: Vec<String> = (0..burst)
         .map(|number| {
@@ -91,10 +92,10 @@ async fn claims_for_slices_of_all_gpus_at_once_are_all_prepared_and_all_given_ba
             uid
         })
         .collect();
-    let calls = uids.iter().map(|uid| prepare_until_it_is(&node, uid));
+    let calls = uids.iter().map(|uid| prepare_until_it_is(node, uid));
     futures::future::join_all(calls).await;
     assert_eq!(node.files("cdi").len(), burst);
-    let calls = uids.iter().map(|uid| async {
+    let calls = uids.iter().map(|uid| async move {
         let deadline = Instant::now() + BURST_LIMIT;
         loop {
             let error = node.unprepare(uid).await;
