@@ -57,7 +57,7 @@ async fn beside_an_active_mig_manager_gpus_are_offered_as_they_are() {
 }
 
 /// How many claims come at once; `MUSTER_BURST=56` fills the node.
-const BURST: usize = 16;
+const BURST: usize = 10;
 /// Longest time for all of them: each slice is some hundred calls of the mock, on a machine that has other things to do.
 const BURST_LIMIT: Duration = Duration::from_mins(5);
 

@@ -94,6 +94,29 @@ fn a_burst_of_claims_on_one_gpu_costs_two_looks_for_each_and_not_one_for_each_pa
     }
 }
 
+#[test]
+fn all_who_come_while_a_gpu_is_looked_at_share_the_next_look() {
+    let mut node = slices::node();
+    node.hanging = Some("GPU-0".to_owned());
+    node.holds_changes = true;
+    for start in 0..8 {
+        let device = format!("slice-1-{start}");
+        node.prepare(claim(&device, &[&device]));
+    }
+    node.asked.clear();
+    node.release_looks();
+    assert_eq!(
+        node.asked, ["GPU-0"; 2],
+        "one for the first, one for the rest"
+    );
+    // The first is being made: what the others have seen is outdated by that, and they share the look after it.
+    assert_eq!(node.state("slice-1-0"), Some(RecordState::Preparing));
+    node.pass(SECOND);
+    assert_eq!(node.asked.len(), 2);
+    node.release_changes();
+    assert_eq!(node.starts().len(), 8);
+}
+
 /// Eight GPUs, seven slices of each as `GPU-SLICE`.
 fn eight_gpus() -> Inventory {
     let profile = slices::profile(1);
