@@ -105,7 +105,7 @@ impl Verified {
                 Some(Probe::Units(_)) | None => sight
                     .changes
                     .clone()
-                    .and_then(|then| Ok(changes(gpu)? == then)),
+                    .and_then(|then| changes(gpu).map(|now| now == then)),
             };
             let live = match compared {
                 Ok(true) => {
