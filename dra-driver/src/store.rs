@@ -8,7 +8,7 @@
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
 //! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
-//! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode
+//! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode; its length is how many changes have begun
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
@@ -19,6 +19,9 @@
 //! * Nobody changes a GPU under the one lock: hardware that hangs would hold up all claims of the node. Whoever changes one
 //!   for no claim takes its lock under the one lock, looks there at what is recorded, and keeps the GPU's alone
 //!   ([`Store::try_lock_gpu_and_load`]). No claim for a GPU is recorded while somebody has its lock (`under_lock`).
+//! * Nor does anybody ask NVML under the one lock. What was seen of a GPU before counts if no change of it has begun since
+//!   ([`Store::changes_of_gpu`]). Whoever takes the lock of a GPU makes its file one byte longer: that is atomic, cannot be
+//!   half written, and needs no block on a disk that is full.
 //! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
 //!   changes nothing.
 //! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
@@ -146,14 +149,31 @@ impl Store {
     pub fn lock_gpu(&self, uuid: &str) -> io::Result<Guard> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         file.lock().map_err(|error| named(&path, &error))?;
-        Ok(Guard { _file: file })
+        begin_change(file).map_err(|error| named(&path, &error))
     }
 
-    /// The lock of a GPU, if nobody has it.
+    /// The lock of a GPU, if nobody has it, nor just counts its changes.
     pub fn try_lock_gpu(&self, uuid: &str) -> io::Result<Option<Guard>> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Guard { _file: file })),
+            Ok(()) => begin_change(file)
+                .map(Some)
+                .map_err(|error| named(&path, &error)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(named(&path, &error)),
+        }
+    }
+
+    /// How many changes of a GPU have begun; `None` while one is under way, by whichever instance. Waits for nobody, and any number may ask at once.
+    /// (An instance of before this count does not keep it, for as long as an update takes.)
+    pub fn changes_of_gpu(&self, uuid: &str) -> io::Result<Option<u64>> {
+        let (path, file) = self.gpu_lock_file(uuid)?;
+        match file.try_lock_shared() {
+            Ok(()) => {
+                let metadata = file.metadata();
+                let metadata = metadata.map_err(|error| named(&path, &error))?;
+                Ok(Some(metadata.len()))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(named(&path, &error)),
         }
@@ -427,6 +447,13 @@ impl Store {
     fn record_file(&self, uid: &str) -> PathBuf {
         self.directory.join("claims").join(format!("{uid}.json"))
     }
+}
+
+/// Counts the change for which the lock of a GPU was taken.
+fn begin_change(file: File) -> io::Result<Guard> {
+    let changes = file.metadata()?.len();
+    file.set_len(changes + 1)?;
+    Ok(Guard { _file: file })
 }
 
 /// What containers get of a device.

@@ -209,7 +209,42 @@ fn the_lock_of_a_gpu_is_its_own_and_no_path() {
     assert!(f.store.try_lock_gpu("GPU-2").unwrap().is_some());
     for odd in ["", "../lock", "GPU/2"] {
         f.store.lock_gpu(odd).unwrap_err();
+        f.store.changes_of_gpu(odd).unwrap_err();
     }
+}
+
+#[test]
+fn changes_of_a_gpu_are_counted_by_whoever_takes_its_lock_and_not_by_who_counts_them() {
+    let f = fixture();
+    let changes = |gpu: &str| f.store.changes_of_gpu(gpu).unwrap();
+    assert_eq!(changes("GPU-2"), Some(0));
+    for before in 0..3 {
+        assert_eq!(changes("GPU-2"), Some(before));
+        let held = f.store.lock_gpu("GPU-2").unwrap();
+        assert_eq!(changes("GPU-2"), None, "one is under way");
+        drop(held);
+    }
+    drop(f.store.try_lock_gpu("GPU-2").unwrap());
+    assert_eq!(changes("GPU-2"), Some(4));
+    assert_eq!(changes("GPU-3"), Some(0), "another GPU");
+    let locked = f.store.try_lock_gpu_and_load("GPU-3").unwrap();
+    assert_eq!(changes("GPU-3"), None);
+    drop(locked);
+    assert_eq!(changes("GPU-3"), Some(1));
+}
+
+#[test]
+fn the_count_of_changes_takes_no_room_on_the_disk() {
+    let f = fixture();
+    let (path, _) = f.store.gpu_lock_file("GPU-2").unwrap();
+    for _ in 0..1_000 {
+        drop(f.store.lock_gpu("GPU-2").unwrap());
+    }
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!(metadata.len(), 1_000);
+    // There is nothing in it. (Some file systems count one block for the file itself.)
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&metadata);
+    assert!(blocks <= 1, "{blocks}");
 }
 
 /// A record that is cut, or in which a byte is another, is read as something whole, refused as newer, or set aside: nothing
