@@ -1,4 +1,4 @@
-//! How a GPU is brought to a declared layout: step by step, as a state machine without IO.
+//! How a GPU is brought to a declared layout, or out of MIG mode: step by step, as a state machine without IO.
 //!
 //! What is there is looked at before each step, and the step follows from that and from the layout alone. So a crash at any step loses
 //! nothing: the next look goes on from what is there. What fits the layout already stays.
@@ -30,6 +30,8 @@ const LEFT_ALONE_MILLISECONDS: u64 = 60_000;
 pub enum Step {
     /// Switch its MIG mode on.
     SwitchOn,
+    /// Switch its MIG mode off.
+    SwitchOff,
     /// Remove a slice that the layout does not have, or that is not whole.
     Destroy {
         /// Number of its GPU instance.
@@ -46,8 +48,52 @@ pub enum Step {
     },
 }
 
+/// What a GPU is to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Cut like this.
+    Cut(Cut),
+    /// Whole, out of MIG mode. No slice is removed for that.
+    Whole,
+}
+
+impl Goal {
+    /// The steps from what is there to the goal; none: it is there. An error says why they cannot lead there.
+    pub fn steps(
+        &self,
+        mig: &MigFacts,
+        live: &[MigInstance],
+        may_toggle: bool,
+    ) -> Result<Vec<Step>, String> {
+        match self {
+            Self::Cut(cut) => steps(mig, live, cut, may_toggle),
+            Self::Whole => steps_to_whole(mig, live, may_toggle),
+        }
+    }
+}
+
+/// A GPU with slices stays as it is: whoever made them wants them.
+fn steps_to_whole(
+    mig: &MigFacts,
+    live: &[MigInstance],
+    may_toggle: bool,
+) -> Result<Vec<Step>, String> {
+    if !mig.current {
+        return Ok(Vec::new());
+    }
+    if !live.is_empty() {
+        return Err(format!("{} slices are on it", live.len()));
+    }
+    if !may_toggle {
+        return Err(
+            "driver.mig.toggle is not WhenIdle, or it would have to be reset (Ampere)".to_owned(),
+        );
+    }
+    Ok(vec![Step::SwitchOff])
+}
+
 /// The steps from what is there to the layout; none: it is there. An error says why they cannot lead there.
-pub fn steps(
+fn steps(
     mig: &MigFacts,
     live: &[MigInstance],
     cut: &Cut,
@@ -190,7 +236,7 @@ pub enum Usage {
     Used(String),
 }
 
-/// What is seen of a GPU that has a declared layout.
+/// What is seen of a GPU that is to become something.
 #[derive(Clone, Debug)]
 pub struct Sight<'a> {
     /// What it can be cut into.
@@ -205,8 +251,8 @@ pub struct Sight<'a> {
     pub allocated: Option<Usage>,
     /// Whether its taint is published.
     pub is_fenced: bool,
-    /// The layout.
-    pub cut: &'a Cut,
+    /// What it is to become.
+    pub goal: &'a Goal,
     /// Whether its mode may be switched.
     pub may_toggle: bool,
 }
@@ -251,7 +297,8 @@ struct Fence {
 impl Applier {
     /// What is to be done with a GPU now.
     pub fn next(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>) -> Next {
-        let steps = match steps(sight.mig, sight.live, sight.cut, sight.may_toggle) {
+        let steps = sight.goal.steps(sight.mig, sight.live, sight.may_toggle);
+        let steps = match steps {
             Ok(steps) => steps,
             Err(why) => {
                 self.fences.remove(gpu);
@@ -378,6 +425,11 @@ mod tests {
                 Step::SwitchOn => {
                     self.mig.current = true;
                     self.mig.pending = true;
+                }
+                Step::SwitchOff => {
+                    assert!(self.live.is_empty(), "a GPU with slices is left as it is");
+                    self.mig.current = false;
+                    self.mig.pending = false;
                 }
                 Step::Destroy {
                     gpu_instance,
@@ -512,6 +564,26 @@ mod tests {
         assert!(refused(&pending, &[("1g.10gb", 1)], true).contains("reset"));
     }
 
+    #[test]
+    fn a_gpu_is_taken_out_of_mig_mode_if_it_has_no_slice_and_may_be_switched() {
+        let mut card = Card::new(h100(true));
+        let slice = card.instance(19, Placement { start: 0, size: 1 }, true);
+        let refused = |live: &[MigInstance], may_toggle: bool| {
+            Goal::Whole
+                .steps(&h100(true), live, may_toggle)
+                .unwrap_err()
+        };
+        assert!(refused(&[slice], true).contains("1 slices"));
+        assert!(refused(&[], false).contains("mig.toggle"));
+        let steps = Goal::Whole.steps(&card.mig, &card.live, true).unwrap();
+        assert_eq!(steps, [Step::SwitchOff]);
+        card.take(&steps[0], false);
+        assert_eq!(
+            Goal::Whole.steps(&card.mig, &card.live, true),
+            Ok(Vec::new())
+        );
+    }
+
     /// What is asked at a second, of a GPU of which nothing is cut yet.
     fn asked(applier: &mut Applier, second: u64, usage: &str, claim: &str, fenced: bool) -> Next {
         let usage_of = |who: &str| match who {
@@ -519,7 +591,7 @@ mod tests {
             who => Usage::Used(who.to_owned()),
         };
         let mig = h100(true);
-        let cut = cut(&[("7g.80gb", 1)]);
+        let goal = Goal::Cut(cut(&[("7g.80gb", 1)]));
         let sight = Sight {
             mig: &mig,
             live: &[],
@@ -527,7 +599,7 @@ mod tests {
             usage: usage_of(usage),
             allocated: (claim != "?").then(|| usage_of(claim)),
             is_fenced: fenced,
-            cut: &cut,
+            goal: &goal,
             may_toggle: false,
         };
         applier.next(Milliseconds(second * 1_000), "GPU-0", &sight)
@@ -582,7 +654,7 @@ mod tests {
     #[test]
     fn a_gpu_stays_tainted_until_what_is_published_shows_its_slices() {
         let mut card = Card::new(h100(true));
-        let layout = cut(&[("7g.80gb", 1)]);
+        let goal = Goal::Cut(cut(&[("7g.80gb", 1)]));
         let mut applier = Applier::default();
         let mut next = |card: &Card, published: &[MigInstance], second: u64| {
             let sight = Sight {
@@ -592,7 +664,7 @@ mod tests {
                 usage: Usage::Idle,
                 allocated: Some(Usage::Idle),
                 is_fenced: true,
-                cut: &layout,
+                goal: &goal,
                 may_toggle: false,
             };
             let next = applier.next(Milliseconds(second * 1_000), "GPU-0", &sight);

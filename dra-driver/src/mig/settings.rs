@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
+use super::layout::Goal;
 use crate::{inventory::KnownGpu, prepare::SliceMode};
 
 /// How GPUs that can be cut are offered.
@@ -24,7 +25,7 @@ pub enum Toggle {
     /// Never: it stays what the administrator made it.
     #[default]
     Never,
-    /// While nothing uses the GPU; of Ampere never, which would have to be reset.
+    /// While nothing uses the GPU; of Ampere never, which would have to be reset. With `Off` GPUs without slices are taken out of it.
     WhenIdle,
 }
 
@@ -151,7 +152,12 @@ impl Settings {
                      is offered. To have Muster cut them, label the node {MANAGER_DEPLOYED}=false"
                 )),
             },
-            _ => policy,
+            // It may be about to cut a GPU that has no slice yet.
+            Some(_) => Policy {
+                toggle: Toggle::Never,
+                ..policy
+            },
+            None => policy,
         }
     }
 }
@@ -183,6 +189,15 @@ impl Policy {
         self.toggle == Toggle::WhenIdle && known.can_toggle()
     }
 
+    /// What is to become of this GPU where it stands idle; `None`: it stays as it is. With `Off` slices are made for nobody, so one that may be
+    /// switched is made whole, from which `Dynamic` may have left it.
+    pub fn goal(&self, known: &KnownGpu) -> Option<Goal> {
+        let cut = self.cut(&known.gpu.device_name()).cloned();
+        let is_left = || self.mode == Mode::Off && known.is_in_mig_mode() && self.may_toggle(known);
+        cut.map(Goal::Cut)
+            .or_else(|| is_left().then_some(Goal::Whole))
+    }
+
     /// How this GPU is to be cut; `None`: as it is.
     pub fn cut(&self, device: &str) -> Option<&Cut> {
         let mut entries = self.layout.iter().flatten();
@@ -194,9 +209,14 @@ impl Policy {
 
 #[cfg(test)]
 mod tests {
+    use muster_device::{Gpu, Listed, ListedGpu, MigFacts};
     use serde_json::json;
 
     use super::*;
+    use crate::inventory::{
+        KnownGpus,
+        fixtures::{gpu, h100},
+    };
 
     fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         let pairs = pairs.iter();
@@ -263,6 +283,49 @@ mod tests {
                 }
             }
         }
+    }
+
+    fn known(mig: MigFacts, cuda_compute_capability: (u32, u32)) -> KnownGpu {
+        let gpu = Gpu {
+            mig: Some(mig),
+            cuda_compute_capability,
+            ..gpu("GPU-0", 0, "0000:01:00.0")
+        };
+        let listed = Listed {
+            gpus: vec![ListedGpu { gpu, silent: None }],
+            unidentified: Vec::new(),
+        };
+        let known = KnownGpus::default().after("boot", &listed);
+        known.gpus.into_iter().next().unwrap()
+    }
+
+    #[test]
+    fn with_off_and_when_idle_a_gpu_that_is_left_in_mig_mode_is_made_whole_but_not_ampere_nor_beside_mig_manager()
+     {
+        let (hopper, ampere) = ((9, 0), (8, 0));
+        for (mode, toggle, capability, is_in_mig_mode, manager, is_made_whole) in [
+            ("Off", "WhenIdle", hopper, true, false, true),
+            ("Off", "Never", hopper, true, false, false),
+            ("Off", "WhenIdle", ampere, true, false, false),
+            ("Off", "WhenIdle", hopper, false, false, false),
+            ("Off", "WhenIdle", hopper, true, true, false),
+            ("Static", "WhenIdle", hopper, true, false, false),
+            ("Dynamic", "WhenIdle", hopper, true, false, false),
+        ] {
+            let text = json!({"mode": mode, "toggle": toggle}).to_string();
+            let manager: &[(&str, &str)] = if manager {
+                &[(MANAGER_DEPLOYED, "true")]
+            } else {
+                &[]
+            };
+            let policy = Settings::parse(&text).unwrap().policy(&labels(manager));
+            let goal = policy.goal(&known(h100(is_in_mig_mode), capability));
+            let expected = is_made_whole.then_some(Goal::Whole);
+            assert_eq!(goal, expected, "{text} {capability:?} {manager:?}");
+        }
+        let layout = settings().policy(&labels(&[("pool", "notebooks")]));
+        let goal = layout.goal(&known(h100(true), hopper));
+        assert!(matches!(goal, Some(Goal::Cut(_))), "{goal:?}");
     }
 
     #[test]
