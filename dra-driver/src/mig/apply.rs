@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use super::{
     layout::{Applier, Goal, Next, Sight, Step, Usage},
-    settings::Policy,
+    settings::{OnGpus, Policy},
 };
 use crate::{
     inventory::{KnownGpu, KnownGpus},

@@ -8,4 +8,4 @@ pub mod layout;
 pub mod notices;
 pub mod settings;
 
-pub use settings::{Mode, Policy, Settings, Toggle};
+pub use settings::{Mode, OnGpus, Policy, Settings, Toggle};

@@ -14,7 +14,7 @@ use muster_cluster::text::{listed, truncate};
 use muster_serve::{Shutdown, event::Told};
 use tokio::sync::watch;
 
-use super::settings::{Mode, Policy};
+use super::settings::{Mode, OnGpus, Policy};
 use crate::{
     inventory::{KnownGpu, KnownGpus},
     kubernetes::Kubernetes,
