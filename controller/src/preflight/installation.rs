@@ -226,7 +226,9 @@ fn mig(template: Option<&PodSpec>) -> Option<String> {
     let containers = template.into_iter().flat_map(|spec| &spec.containers);
     let variables = containers.flat_map(|container| container.env.iter().flatten());
     let mut named = variables.filter(|variable| variable.name == MIG_VARIABLE);
-    let variable = named.next_back().and_then(|variable| variable.value.as_deref());
+    let variable = named
+        .next_back()
+        .and_then(|variable| variable.value.as_deref());
     flag(&words, "mig").or(variable).map(str::to_owned)
 }
 
