@@ -16,13 +16,13 @@ use muster_serve::Shutdown;
 use tokio::sync::watch;
 
 use super::{
-    layout::{Applier, Goal, Next, Sight, Step, Usage},
+    layout::{Allocated, Applier, Goal, Next, Part, Sight, Step, Usage, awaited},
     settings::{OnGpus, Policy},
 };
 use crate::{
     inventory::{KnownGpu, KnownGpus},
     kubernetes::Kubernetes,
-    prepare::{Disk, Milliseconds},
+    prepare::{Disk, Milliseconds, Record, Slices, Unit},
     store::Store,
 };
 
@@ -65,8 +65,8 @@ struct Wanted {
     published: Vec<MigInstance>,
     goal: Goal,
     may_toggle: bool,
-    /// Names of all devices that it may be.
-    devices: BTreeSet<String>,
+    /// All devices that it may be, by name: the slice, or the whole GPU.
+    devices: BTreeMap<String, Option<Part>>,
 }
 
 impl Wanted {
@@ -79,9 +79,19 @@ impl Wanted {
             published: known.instances.clone(),
             goal,
             may_toggle: policy.may_toggle(known),
-            devices: known.parts().map(|part| part.name).collect(),
+            devices: devices(known),
         })
     }
+}
+
+fn devices(known: &KnownGpu) -> BTreeMap<String, Option<Part>> {
+    let parts = known.parts();
+    let devices = parts.map(|part| {
+        let slice = part.slice;
+        let slice = slice.map(|it| (it.profile.gpu_instance_profile, it.placement));
+        (part.name, slice)
+    });
+    devices.collect()
 }
 
 impl Layouts {
@@ -161,7 +171,8 @@ impl Layouts {
                     let uuid = wanted.uuid.clone();
                     let (backend, store) = (self.backend.clone(), self.store.clone());
                     let (boot_id, taken) = (self.boot_id.clone(), step.clone());
-                    let take = move || take(&backend, &store, &boot_id, &wanted, &taken);
+                    let awaited = awaited(allocated.as_deref().unwrap_or_default());
+                    let take = move || take(&backend, &store, &boot_id, &wanted, &awaited, &taken);
                     let done = blocking(take).await;
                     applier.stepped(now, &uuid, done.is_ok());
                     done?;
@@ -177,18 +188,26 @@ impl Layouts {
         }
     }
 
-    /// Which claim was allocated any of these devices.
-    async fn allocated(&self, devices: &BTreeSet<String>) -> Result<Usage, String> {
+    /// Which claims were allocated any of these devices.
+    async fn allocated(
+        &self,
+        devices: &BTreeMap<String, Option<Part>>,
+    ) -> Result<Vec<Allocated>, String> {
         let claims = self.kubernetes.allocated_here().await;
         let claims = claims.map_err(|error| format!("ResourceClaims: {error}"))?;
         let node = self.kubernetes.node();
-        let has = claims.iter().find(|claim| {
-            let mut its = claim.devices.iter().flatten();
-            its.any(|it| it.pool == node && devices.contains(&it.device))
+        let allocated = claims.iter().filter_map(|claim| {
+            let its = claim.devices.iter().flatten();
+            let here = its.filter(|it| it.pool == node);
+            let parts: Vec<Option<Part>> = here
+                .filter_map(|it| devices.get(&it.device).copied())
+                .collect();
+            (!parts.is_empty()).then(|| Allocated {
+                claim: format!("claim {}", claim.reference),
+                slices: parts.into_iter().collect(),
+            })
         });
-        Ok(has.map_or(Usage::Idle, |claim| {
-            Usage::Used(format!("claim {}", claim.reference))
-        }))
+        Ok(allocated.collect())
     }
 }
 
@@ -210,16 +229,32 @@ fn looked(backend: &Backend, disk: &Disk, wanted: &Wanted) -> Result<Looked, Str
     let failed = |error: muster_device::BackendError| error.to_string();
     let live = backend.mig_instances(&wanted.uuid).map_err(failed)?;
     let processes = backend.processes(&wanted.uuid).map_err(failed)?;
-    let holder = disk
-        .records
-        .values()
-        .find(|record| record.units().any(|unit| unit.gpu == wanted.uuid));
+    let has_it = |record: &&Record| record.units().any(|unit| unit.gpu == wanted.uuid);
+    let holders: Vec<&Record> = disk.records.values().filter(has_it).collect();
+    let who = match (holders.first(), processes.first()) {
+        (Some(record), _) => Some(format!("claim {}", record.claim)),
+        (None, Some(process)) => Some(format!("process {}", process.pid)),
+        (None, None) => None,
+    };
+    // A record may be about a slice that is only to be made.
+    let lies = |unit: &Unit| {
+        let Slices { start, end } = unit.slices;
+        let covers = |it: &MigInstance| {
+            it.placement.start == u32::from(start) && it.placement.end() == u32::from(end)
+        };
+        unit.gpu != wanted.uuid || live.iter().any(covers)
+    };
+    let is_in_slices = holders.iter().all(|record| record.units().all(lies))
+        && processes.iter().all(|process| {
+            let own = process.gpu_instance;
+            own.is_some_and(|own| live.iter().any(|it| it.gpu_instance == own))
+        });
     // Without a generation the records are being rebuilt, and who holds what nobody knows.
-    let usage = match (holder, processes.first()) {
+    let usage = match who {
         _ if disk.acknowledged.is_none() => Usage::Used("records are being rebuilt".to_owned()),
-        (Some(record), _) => Usage::Used(format!("claim {}", record.claim)),
-        (None, Some(process)) => Usage::Used(format!("process {}", process.pid)),
-        (None, None) => Usage::Idle,
+        None => Usage::Idle,
+        Some(who) if is_in_slices => Usage::UsedInSlices(who),
+        Some(who) => Usage::Used(who),
     };
     Ok(Looked { live, usage })
 }
@@ -230,6 +265,7 @@ fn take(
     store: &Store,
     boot_id: &str,
     wanted: &Wanted,
+    awaited: &[Part],
     step: &Step,
 ) -> Result<(), String> {
     let locked = store.try_lock_gpu_and_load(&wanted.uuid);
@@ -237,12 +273,12 @@ fn take(
         return Err("a slice is being made or removed".to_owned());
     };
     let looked = looked(backend, &disk, wanted)?;
-    if let Usage::Used(who) = looked.usage {
+    if let Some(who) = looked.usage.forbids(step) {
         return Err(format!("{who} has a part of it by now"));
     }
     let steps = wanted
         .goal
-        .steps(&wanted.mig, &looked.live, wanted.may_toggle)?;
+        .steps(&wanted.mig, &looked.live, awaited, wanted.may_toggle)?;
     if steps.first() != Some(step) {
         // Another instance took it.
         return Ok(());
@@ -376,9 +412,7 @@ mod tests {
     use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
 
     use super::*;
-    use crate::prepare::{
-        Acknowledged, ClaimRef, Record, RecordState, RecordedDevice, Unit, Write,
-    };
+    use crate::prepare::{Acknowledged, ClaimRef, RecordState, RecordedDevice, Write};
 
     /// A node with one board, of which the first GPU is looked at.
     struct Stage {
@@ -433,7 +467,7 @@ mod tests {
                 published: Vec::new(),
                 goal,
                 may_toggle: true,
-                devices: BTreeSet::new(),
+                devices: BTreeMap::new(),
             }
         }
 
@@ -442,9 +476,9 @@ mod tests {
             for _ in 0..9 {
                 let wanted = self.wanted(goal.clone());
                 let live = self.backend.mig_instances(&wanted.uuid).unwrap_or_default();
-                let steps = goal.steps(&wanted.mig, &live, true).unwrap();
+                let steps = goal.steps(&wanted.mig, &live, &[], true).unwrap();
                 let Some(step) = steps.first() else { return };
-                take(&self.backend, &self.store, "boot", &wanted, step).unwrap();
+                take(&self.backend, &self.store, "boot", &wanted, &[], step).unwrap();
             }
             panic!("{goal:?} is not reached");
         }
@@ -484,6 +518,7 @@ mod tests {
             &stage.store,
             "boot",
             &wanted,
+            &[],
             &Step::SwitchOff,
         );
         assert!(refused.unwrap_err().contains("2 slices"));
@@ -508,6 +543,7 @@ mod tests {
             &stage.store,
             "boot",
             &wanted,
+            &[],
             &Step::SwitchOff,
         );
         assert!(refused.unwrap_err().contains("claim"));
@@ -558,7 +594,7 @@ mod tests {
         card.change(hangs).unwrap();
         let taking = {
             let store = store.clone();
-            thread::spawn(move || take(&backend, &store, "boot", &wanted, &Step::SwitchOn))
+            thread::spawn(move || take(&backend, &store, "boot", &wanted, &[], &Step::SwitchOn))
         };
         // Whoever has the lock of the checkpoint, and finds that of the GPU taken, saw that the first is free while it is changed.
         let mut is_free = false;

@@ -7,6 +7,10 @@
 //! allocation by what it knew before, and while no record, no claim and no process has any part of it. A GPU that is used is not
 //! tainted: the layout waits until it is idle, and takes no capacity meanwhile.
 //!
+//! **Claims that wait for it.** After a reboot the slices of a layout are gone, and pods that restart in place have claims for them, which nobody
+//! prepares before they are there. So a claim whose devices are slices of the layout keeps no step from being taken, and the layout is laid so that these
+//! are where they were. Nor does who uses one slice keep another one from being made beside it: nothing that is published is any other for that.
+//!
 //! **Two instances** during an update take each step under the lock of the GPU, by what they find then; the second finds it done.
 //! If they are told different layouts, the one that stays has the last step.
 
@@ -63,13 +67,26 @@ impl Goal {
         &self,
         mig: &MigFacts,
         live: &[MigInstance],
+        awaited: &[Part],
         may_toggle: bool,
     ) -> Result<Vec<Step>, String> {
         match self {
-            Self::Cut(cut) => steps(mig, live, cut, may_toggle),
+            Self::Cut(cut) => steps(mig, live, cut, awaited, may_toggle),
             Self::Whole => steps_to_whole(mig, live, may_toggle),
         }
     }
+}
+
+/// A slice by NVML's number of its profile, and where it lies.
+pub type Part = (u32, Placement);
+
+/// A claim that has a part of a GPU, by the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// Which claim it is, for people.
+    pub claim: String,
+    /// Its slices of the GPU; `None`: it has the whole GPU.
+    pub slices: Option<Vec<Part>>,
 }
 
 /// A GPU with slices stays as it is: whoever made them wants them.
@@ -97,6 +114,7 @@ fn steps(
     mig: &MigFacts,
     live: &[MigInstance],
     cut: &Cut,
+    awaited: &[Part],
     may_toggle: bool,
 ) -> Result<Vec<Step>, String> {
     if !mig.current {
@@ -110,7 +128,7 @@ fn steps(
             ),
         };
     }
-    let target = target(mig, live, cut)?;
+    let target = target(mig, live, cut, awaited)?;
     let is_wanted = |instance: &MigInstance| {
         let is_same = |(profile, placement): &(&MigProfile, Placement)| {
             profile.gpu_instance_profile == instance.profile && *placement == instance.placement
@@ -140,11 +158,12 @@ fn steps(
     Ok(destroy.chain(create).collect())
 }
 
-/// Where the slices of a layout lie: what exists of it stays as far as the rest finds a place beside it.
+/// Where the slices of a layout lie: what exists of it, and then what claims wait for, stays as far as the rest finds a place beside it.
 fn target<'a>(
     mig: &'a MigFacts,
     live: &[MigInstance],
     cut: &Cut,
+    awaited: &[Part],
 ) -> Result<Vec<(&'a MigProfile, Placement)>, String> {
     let mut wanted: Vec<&MigProfile> = Vec::new();
     for (name, &count) in cut {
@@ -189,18 +208,47 @@ fn target<'a>(
             (number, places)
         })
         .collect();
-    let mut chosen = Vec::with_capacity(wanted.len());
-    if place(&wanted, &candidates, &mut chosen) {
-        Ok(chosen)
-    } else {
-        Err("no way to lay the slices of the layout side by side".to_owned())
+    let with = |(mut fixed, rest): (Vec<(&'a MigProfile, Placement)>, Vec<&'a MigProfile>)| {
+        let mut chosen = Vec::with_capacity(rest.len());
+        place(&rest, &candidates, &fixed, &mut chosen).then(|| {
+            fixed.append(&mut chosen);
+            fixed
+        })
+    };
+    let kept = (!awaited.is_empty()).then(|| fixed(&wanted, live, awaited));
+    kept.and_then(with)
+        .or_else(|| with((Vec::new(), wanted.clone())))
+        .ok_or_else(|| "no way to lay the slices of the layout side by side".to_owned())
+}
+
+/// Of a layout what is there and what claims wait for, as far as it does not overlap; and the rest of it.
+fn fixed<'a>(
+    wanted: &[&'a MigProfile],
+    live: &[MigInstance],
+    awaited: &[Part],
+) -> (Vec<(&'a MigProfile, Placement)>, Vec<&'a MigProfile>) {
+    let mut rest = wanted.to_vec();
+    let mut fixed: Vec<(&MigProfile, Placement)> = Vec::new();
+    let there = live.iter().filter(|instance| !instance.is_divided);
+    let there = there.map(|instance| (instance.profile, instance.placement));
+    for (number, placement) in there.chain(awaited.iter().copied()) {
+        let mut left = rest.iter();
+        let found = left.position(|profile| {
+            profile.gpu_instance_profile == number && profile.placements.contains(&placement)
+        });
+        let is_free = !fixed.iter().any(|(_, other)| other.overlaps(placement));
+        if let Some(position) = found.filter(|_| is_free) {
+            fixed.push((rest.remove(position), placement));
+        }
     }
+    (fixed, rest)
 }
 
 /// Finds a place for each: slices of one profile in the order of their candidates, so that no set of places is tried twice.
 fn place<'a>(
     wanted: &[&'a MigProfile],
     candidates: &BTreeMap<u32, Vec<Placement>>,
+    fixed: &[(&'a MigProfile, Placement)],
     chosen: &mut Vec<(&'a MigProfile, Placement)>,
 ) -> bool {
     let Some((profile, rest)) = wanted.split_first() else {
@@ -215,11 +263,12 @@ fn place<'a>(
     let first = before.and_then(|(_, last)| places.iter().position(|place| place == last));
     let first = first.map_or(0, |position| position + 1);
     for &placement in places.iter().skip(first) {
-        if chosen.iter().any(|(_, other)| other.overlaps(placement)) {
+        let mut taken = fixed.iter().chain(chosen.iter());
+        if taken.any(|(_, other)| other.overlaps(placement)) {
             continue;
         }
         chosen.push((profile, placement));
-        if place(rest, candidates, chosen) {
+        if place(rest, candidates, fixed, chosen) {
             return true;
         }
         chosen.pop();
@@ -234,6 +283,18 @@ pub enum Usage {
     Idle,
     /// Somebody; who it is, for people.
     Used(String),
+    /// The same, and each of them has slices that are there, and no more.
+    UsedInSlices(String),
+}
+
+impl Usage {
+    /// Who keeps a step from being taken. A slice is made where nothing lies.
+    pub fn forbids(&self, step: &Step) -> Option<&str> {
+        match (self, step) {
+            (Self::Idle, _) | (Self::UsedInSlices(_), Step::Create { .. }) => None,
+            (Self::Used(who) | Self::UsedInSlices(who), _) => Some(who),
+        }
+    }
 }
 
 /// What is seen of a GPU that is to become something.
@@ -247,14 +308,43 @@ pub struct Sight<'a> {
     pub published: &'a [MigInstance],
     /// Who has a part of it, by records and processes.
     pub usage: Usage,
-    /// Which claim has a part of it, by the API server; `None`: it was not asked.
-    pub allocated: Option<Usage>,
+    /// Which claims have a part of it, by the API server; `None`: it was not asked.
+    pub allocated: Option<Vec<Allocated>>,
     /// Whether its taint is published.
     pub is_fenced: bool,
     /// What it is to become.
     pub goal: &'a Goal,
     /// Whether its mode may be switched.
     pub may_toggle: bool,
+}
+
+impl Sight<'_> {
+    /// The claim that keeps the GPU as it is: one that has a part of it which it will not have any more.
+    fn keeps_from<'b>(&self, allocated: &'b [Allocated]) -> Option<&'b str> {
+        let target = match self.goal {
+            Goal::Cut(cut) => target(self.mig, self.live, cut, &awaited(allocated)),
+            Goal::Whole => Ok(Vec::new()),
+        };
+        let target = target.unwrap_or_default();
+        let has = |(number, at): &Part| {
+            let is_it = |(profile, placement): &(&MigProfile, Placement)| {
+                profile.gpu_instance_profile == *number && placement == at
+            };
+            target.iter().any(is_it)
+        };
+        let is_kept = |it: &&Allocated| match &it.slices {
+            Some(slices) => slices.iter().all(has),
+            None => false,
+        };
+        let claim = allocated.iter().find(|it| !is_kept(it))?;
+        Some(&claim.claim)
+    }
+}
+
+/// The slices that claims have been given, whether they are there or not.
+pub fn awaited(allocated: &[Allocated]) -> Vec<Part> {
+    let slices = allocated.iter().filter_map(|it| it.slices.as_ref());
+    slices.flatten().copied().collect()
 }
 
 /// What is to be done with a GPU.
@@ -297,7 +387,10 @@ struct Fence {
 impl Applier {
     /// What is to be done with a GPU now.
     pub fn next(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>) -> Next {
-        let steps = sight.goal.steps(sight.mig, sight.live, sight.may_toggle);
+        let awaited = awaited(sight.allocated.as_deref().unwrap_or_default());
+        let steps = sight
+            .goal
+            .steps(sight.mig, sight.live, &awaited, sight.may_toggle);
         let steps = match steps {
             Ok(steps) => steps,
             Err(why) => {
@@ -317,9 +410,20 @@ impl Applier {
                 Next::Done
             };
         };
-        if let Usage::Used(who) = &sight.usage {
+        if let Some(who) = sight.usage.forbids(&step) {
             self.fences.remove(gpu);
-            return Next::Waits(who.clone());
+            return Next::Waits(who.to_owned());
+        }
+        // Of a GPU in use nothing is hidden: what is published of it stays as it is.
+        if sight.usage != Usage::Idle {
+            self.fences.remove(gpu);
+            return match &sight.allocated {
+                None => Next::Ask,
+                Some(allocated) => match sight.keeps_from(allocated) {
+                    Some(claim) => Next::Waits(claim.to_owned()),
+                    None => Next::Step(step),
+                },
+            };
         }
         let fence = self.fences.entry(gpu.to_owned()).or_default();
         if let Some(until) = fence.left_alone {
@@ -337,17 +441,17 @@ impl Applier {
         if now.0 < published.0.saturating_add(aftermath) || now < fence.not_before {
             return Next::Fence;
         }
-        match &sight.allocated {
-            None => Next::Ask,
-            Some(Usage::Idle) => Next::Step(step),
-            Some(Usage::Used(who)) => {
-                *fence = Fence {
-                    left_alone: Some(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS))),
-                    ..Fence::default()
-                };
-                Next::Waits(who.clone())
-            }
-        }
+        let Some(allocated) = &sight.allocated else {
+            return Next::Ask;
+        };
+        let Some(claim) = sight.keeps_from(allocated) else {
+            return Next::Step(step);
+        };
+        *fence = Fence {
+            left_alone: Some(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS))),
+            ..Fence::default()
+        };
+        Next::Waits(claim.to_owned())
     }
 
     /// A step was taken, or failed. After a failure its GPU stays tainted, and the step is tried again later.
@@ -499,7 +603,7 @@ mod tests {
                     for layout in [&before, &after] {
                         let mut taken = 0;
                         loop {
-                            let steps = steps(&card.mig, &card.live, layout, false).unwrap();
+                            let steps = steps(&card.mig, &card.live, layout, &[], false).unwrap();
                             let Some(step) = steps.first() else {
                                 break;
                             };
@@ -522,21 +626,21 @@ mod tests {
         let small = card.instance(19, at(6, 1), true);
         card.live = vec![large.clone(), small.clone()];
         let layout = cut(&[("3g.40gb", 1), ("2g.20gb", 1), ("1g.10gb", 1)]);
-        let steps = steps(&card.mig, &card.live, &layout, false).unwrap();
+        let steps = steps(&card.mig, &card.live, &layout, &[], false).unwrap();
         let [Step::Create { profile, placement }] = &steps[..] else {
             panic!("{steps:?}");
         };
         assert_eq!((profile.name.as_str(), *placement), ("2g.20gb", at(4, 2)));
         // One of which somebody divided the compute is no slice.
         card.live[1].is_divided = true;
-        let again = super::steps(&card.mig, &card.live, &layout, false).unwrap();
+        let again = super::steps(&card.mig, &card.live, &layout, &[], false).unwrap();
         assert_eq!(again.len(), 3, "{again:?}");
     }
 
     #[test]
     fn a_layout_that_cannot_be_is_refused_with_what_could() {
         let refused = |mig: &MigFacts, slices: &[(&str, u32)], may_toggle: bool| {
-            steps(mig, &[], &cut(slices), may_toggle).unwrap_err()
+            steps(mig, &[], &cut(slices), &[], may_toggle).unwrap_err()
         };
         for (slices, cause) in [
             (vec![("1g.5gb", 1)], "1g.10gb"),
@@ -553,10 +657,10 @@ mod tests {
         assert!(refused(&a30(false), &[("1g.6gb", 1)], false).contains("mig.toggle"));
         let off = h100(false);
         assert_eq!(
-            steps(&off, &[], &cut(&[("1g.10gb", 1)]), true),
+            steps(&off, &[], &cut(&[("1g.10gb", 1)]), &[], true),
             Ok(vec![Step::SwitchOn])
         );
-        assert_eq!(steps(&off, &[], &cut(&[]), false), Ok(Vec::new()));
+        assert_eq!(steps(&off, &[], &cut(&[]), &[], false), Ok(Vec::new()));
         let pending = MigFacts {
             pending: true,
             ..off
@@ -570,18 +674,27 @@ mod tests {
         let slice = card.instance(19, Placement { start: 0, size: 1 }, true);
         let refused = |live: &[MigInstance], may_toggle: bool| {
             Goal::Whole
-                .steps(&h100(true), live, may_toggle)
+                .steps(&h100(true), live, &[], may_toggle)
                 .unwrap_err()
         };
         assert!(refused(&[slice], true).contains("1 slices"));
         assert!(refused(&[], false).contains("mig.toggle"));
-        let steps = Goal::Whole.steps(&card.mig, &card.live, true).unwrap();
+        let steps = Goal::Whole.steps(&card.mig, &card.live, &[], true).unwrap();
         assert_eq!(steps, [Step::SwitchOff]);
         card.take(&steps[0], false);
         assert_eq!(
-            Goal::Whole.steps(&card.mig, &card.live, true),
+            Goal::Whole.steps(&card.mig, &card.live, &[], true),
             Ok(Vec::new())
         );
+    }
+
+    /// The claim that has the whole GPU, if one has.
+    fn of_whole(claim: &str) -> Vec<Allocated> {
+        let claim = (!claim.is_empty()).then(|| Allocated {
+            claim: claim.to_owned(),
+            slices: None,
+        });
+        claim.into_iter().collect()
     }
 
     /// What is asked at a second, of a GPU of which nothing is cut yet.
@@ -597,7 +710,7 @@ mod tests {
             live: &[],
             published: &[],
             usage: usage_of(usage),
-            allocated: (claim != "?").then(|| usage_of(claim)),
+            allocated: (claim != "?").then(|| of_whole(claim)),
             is_fenced: fenced,
             goal: &goal,
             may_toggle: false,
@@ -662,7 +775,7 @@ mod tests {
                 live: &card.live,
                 published,
                 usage: Usage::Idle,
-                allocated: Some(Usage::Idle),
+                allocated: Some(Vec::new()),
                 is_fenced: true,
                 goal: &goal,
                 may_toggle: false,
@@ -678,5 +791,112 @@ mod tests {
         assert_eq!(next(&card, &[], 31), (Next::Shows, 1));
         let live = card.live.clone();
         assert_eq!(next(&card, &live, 32), (Next::Done, 0));
+    }
+
+    /// After a reboot nothing is there, and pods that restart in place wait for slices that they were given before.
+    #[test]
+    fn claims_for_slices_of_a_layout_do_not_keep_it_from_being_applied_and_find_them_where_they_were()
+     {
+        let at = |start, size| Placement { start, size };
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2), ("3g.40gb", 1)]));
+        let of = |slices: Option<&[Part]>| Allocated {
+            claim: "ml/train".to_owned(),
+            slices: slices.map(<[Part]>::to_vec),
+        };
+        for (what, allocated, is_applied) in [
+            ("nobody", vec![], true),
+            ("a slice", vec![of(Some(&[(19, at(2, 1))]))], true),
+            (
+                "all of them, in several claims",
+                vec![
+                    of(Some(&[(9, at(4, 4)), (19, at(0, 1))])),
+                    of(Some(&[(19, at(3, 1))])),
+                ],
+                true,
+            ),
+            ("the whole GPU", vec![of(None)], false),
+            (
+                "a slice that it has not",
+                vec![of(Some(&[(14, at(0, 2))]))],
+                false,
+            ),
+            (
+                "more slices than it has",
+                vec![of(Some(&[(19, at(0, 1)), (19, at(1, 1)), (19, at(2, 1))]))],
+                false,
+            ),
+        ] {
+            let mut card = Card::new(h100(true));
+            let mut applier = Applier::default();
+            let mut second = 0;
+            let next = loop {
+                let sight = Sight {
+                    mig: &card.mig,
+                    live: &card.live,
+                    published: &card.live,
+                    usage: Usage::Idle,
+                    allocated: Some(allocated.clone()),
+                    is_fenced: true,
+                    goal: &goal,
+                    may_toggle: false,
+                };
+                match applier.next(Milliseconds(second * 1_000), "GPU-0", &sight) {
+                    Next::Step(step) => card.take(&step, false),
+                    Next::Fence => {}
+                    next => break next,
+                }
+                second += 30;
+                assert!(second < 1_000, "{what}");
+            };
+            assert_eq!(next == Next::Done, is_applied, "{what}: {next:?}");
+            assert_eq!(card.live.is_empty(), !is_applied, "{what}");
+            if is_applied {
+                let has = |(profile, placement): &Part| {
+                    let mut live = card.live.iter();
+                    live.any(|it| it.profile == *profile && it.placement == *placement)
+                };
+                assert!(awaited(&allocated).iter().all(has), "{what}");
+            }
+        }
+    }
+
+    /// The first pod has its slice by now, and the next one waits for its own.
+    #[test]
+    fn who_uses_a_slice_keeps_no_other_from_being_made_and_every_other_step_from_being_taken() {
+        let at = |start, size| Placement { start, size };
+        let mut card = Card::new(h100(true));
+        let first = card.instance(19, at(0, 1), true);
+        let unwanted = card.instance(14, at(4, 2), true);
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2)]));
+        for (live, usage, is_taken) in [
+            (
+                vec![first.clone()],
+                Usage::UsedInSlices("job".to_owned()),
+                true,
+            ),
+            (vec![first.clone()], Usage::Used("job".to_owned()), false),
+            (
+                vec![first, unwanted],
+                Usage::UsedInSlices("job".to_owned()),
+                false,
+            ),
+        ] {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &live,
+                published: &live,
+                usage,
+                allocated: Some(Vec::new()),
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            let mut applier = Applier::default();
+            let next = applier.next(Milliseconds(0), "GPU-0", &sight);
+            let is_step = matches!(next, Next::Step(Step::Create { .. }));
+            assert_eq!(is_step, is_taken, "{next:?}");
+            assert_eq!(next == Next::Waits("job".to_owned()), !is_taken, "{next:?}");
+            assert!(applier.fenced().is_empty(), "what is used is not tainted");
+        }
     }
 }
