@@ -332,9 +332,9 @@ impl Sight<'_> {
             };
             target.iter().any(is_it)
         };
-        let is_kept = |it: &&Allocated| match &it.slices {
-            Some(slices) => slices.iter().all(has),
-            None => false,
+        let is_kept = |it: &&Allocated| {
+            let slices = it.slices.as_ref();
+            slices.is_some_and(|slices| slices.iter().all(has))
         };
         let claim = allocated.iter().find(|it| !is_kept(it))?;
         Some(&claim.claim)
@@ -384,6 +384,19 @@ struct Fence {
     failures: u32,
 }
 
+impl Fence {
+    fn left_alone(until: Milliseconds) -> Self {
+        Self {
+            left_alone: Some(until),
+            ..Self::default()
+        }
+    }
+
+    fn left_alone_from(now: Milliseconds) -> Self {
+        Self::left_alone(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS)))
+    }
+}
+
 impl Applier {
     /// What is to be done with a GPU now.
     pub fn next(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>) -> Next {
@@ -414,16 +427,8 @@ impl Applier {
             self.fences.remove(gpu);
             return Next::Waits(who.to_owned());
         }
-        // Of a GPU in use nothing is hidden: what is published of it stays as it is.
         if sight.usage != Usage::Idle {
-            self.fences.remove(gpu);
-            return match &sight.allocated {
-                None => Next::Ask,
-                Some(allocated) => match sight.keeps_from(allocated) {
-                    Some(claim) => Next::Waits(claim.to_owned()),
-                    None => Next::Step(step),
-                },
-            };
+            return self.beside(now, gpu, sight, step);
         }
         let fence = self.fences.entry(gpu.to_owned()).or_default();
         if let Some(until) = fence.left_alone {
@@ -447,16 +452,36 @@ impl Applier {
         let Some(claim) = sight.keeps_from(allocated) else {
             return Next::Step(step);
         };
-        *fence = Fence {
-            left_alone: Some(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS))),
-            ..Fence::default()
-        };
+        *fence = Fence::left_alone_from(now);
         Next::Waits(claim.to_owned())
     }
 
-    /// A step was taken, or failed. After a failure its GPU stays tainted, and the step is tried again later.
+    /// A step on a GPU that is in use. Nothing of it is hidden: what is published stays as it is.
+    fn beside(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>, step: Step) -> Next {
+        let fence = self.fences.remove(gpu);
+        let left_alone = fence.and_then(|fence| fence.left_alone);
+        if let Some(until) = left_alone.filter(|until| now < *until) {
+            self.fences.insert(gpu.to_owned(), Fence::left_alone(until));
+            return Next::Waits("a claim had a part of it, or a step failed".to_owned());
+        }
+        let Some(allocated) = &sight.allocated else {
+            return Next::Ask;
+        };
+        let Some(claim) = sight.keeps_from(allocated) else {
+            return Next::Step(step);
+        };
+        let fence = Fence::left_alone_from(now);
+        self.fences.insert(gpu.to_owned(), fence);
+        Next::Waits(claim.to_owned())
+    }
+
+    /// A step was taken, or failed. After a failure its GPU stays tainted if it was, and the step is tried again later.
     pub fn stepped(&mut self, now: Milliseconds, gpu: &str, is_done: bool) {
         let Some(fence) = self.fences.get_mut(gpu) else {
+            if !is_done {
+                let fence = Fence::left_alone_from(now);
+                self.fences.insert(gpu.to_owned(), fence);
+            }
             return;
         };
         if is_done {
@@ -898,5 +923,39 @@ mod tests {
             assert_eq!(next == Next::Waits("job".to_owned()), !is_taken, "{next:?}");
             assert!(applier.fenced().is_empty(), "what is used is not tainted");
         }
+    }
+
+    /// All claims of the cluster are listed each time.
+    #[test]
+    fn beside_who_uses_a_gpu_claims_are_asked_for_once_in_a_minute_and_a_step_that_fails_waits_as_long()
+     {
+        let mut card = Card::new(h100(true));
+        let live = vec![card.instance(19, Placement { start: 0, size: 1 }, true)];
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2)]));
+        let mut applier = Applier::default();
+        let next = |applier: &mut Applier, second: u64, allocated: Option<Vec<Allocated>>| {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &live,
+                published: &live,
+                usage: Usage::UsedInSlices("job".to_owned()),
+                allocated,
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            applier.next(Milliseconds(second * 1_000), "GPU-0", &sight)
+        };
+        assert_eq!(next(&mut applier, 0, None), Next::Ask);
+        let waits = next(&mut applier, 0, Some(of_whole("claim")));
+        assert_eq!(waits, Next::Waits("claim".to_owned()));
+        assert!(matches!(next(&mut applier, 59, None), Next::Waits(_)));
+        assert_eq!(next(&mut applier, 60, None), Next::Ask);
+        let step = next(&mut applier, 60, Some(Vec::new()));
+        assert!(matches!(step, Next::Step(Step::Create { .. })), "{step:?}");
+        applier.stepped(Milliseconds(60_000), "GPU-0", false);
+        assert!(matches!(next(&mut applier, 119, None), Next::Waits(_)));
+        assert_eq!(next(&mut applier, 120, None), Next::Ask);
+        assert!(applier.fenced().is_empty());
     }
 }
