@@ -433,6 +433,42 @@ fn what_the_driver_root_lacks_has_its_own_reason_and_no_cdi_file() {
 }
 
 #[test]
+fn slices_of_layouts_are_noted_for_a_boot_until_they_are_gone_or_a_claim_makes_them() {
+    let f = fixture();
+    let noted = |boot_id: &str| {
+        let lock = f.store.lock().unwrap();
+        let noted = f.store.layout_slices(&lock, boot_id).unwrap();
+        noted.into_iter().collect::<Vec<_>>()
+    };
+    let note = |uuid: &str, is_made: bool| {
+        let lock = f.store.lock().unwrap();
+        f.store
+            .note_layout_slice(&lock, "boot", uuid, is_made)
+            .unwrap();
+    };
+    f.apply(&acknowledged());
+    for uuid in ["MIG-1", "MIG-2", "MIG-3", "MIG-4"] {
+        note(uuid, true);
+    }
+    assert_eq!(noted("boot"), ["MIG-1", "MIG-2", "MIG-3", "MIG-4"]);
+    assert!(noted("next").is_empty(), "slices end with the boot");
+    // It was removed.
+    note("MIG-2", false);
+    assert_eq!(noted("boot"), ["MIG-1", "MIG-3", "MIG-4"]);
+    // A claim has the one made anew that lies there.
+    f.apply(&Write::PutRecord(slice_record("c")));
+    assert_eq!(noted("boot"), ["MIG-3", "MIG-4"]);
+    f.apply(&Write::RemoveRecord("c".to_owned()));
+    assert_eq!(noted("boot"), ["MIG-3", "MIG-4"]);
+    // Somebody else removed it.
+    let lock = f.store.lock().unwrap();
+    let gone = BTreeSet::from(["MIG-1".to_owned(), "MIG-3".to_owned()]);
+    f.store.forget_layout_slices(&lock, "boot", &gone).unwrap();
+    drop(lock);
+    assert_eq!(noted("boot"), ["MIG-4"]);
+}
+
+#[test]
 fn the_lock_is_held_by_one() {
     let f = fixture();
     let held = f.store.lock().unwrap();

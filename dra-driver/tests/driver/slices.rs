@@ -109,3 +109,37 @@ async fn claims_for_slices_of_all_gpus_at_once_are_all_prepared_and_all_given_ba
     assert_eq!(node.files("cdi"), Vec::<String>::new());
     assert_eq!(node.files("state/claims"), Vec::<String>::new());
 }
+
+/// Half a minute behind its taint, so that nobody is given it meanwhile.
+const TIME_TO_CHANGE_A_GPU: Duration = Duration::from_secs(120);
+
+#[tokio::test]
+async fn a_gpu_that_is_left_in_mig_mode_is_made_whole_once_slices_are_made_for_nobody() {
+    let mut node = Node::new().await;
+    node.change(|state| "h100-nvswitch-8".clone_into(&mut state.board));
+    node.start().await;
+    let whole: Vec<String> = (0..8).map(|index| format!("gpu-{index}")).collect();
+    node.eventually("they are offered whole", || node.api.published() == whole)
+        .await;
+    let left = node.gpu("gpu-3").await;
+    node.crash();
+    // As a node is that was `Dynamic`: the slices are gone, and the mode is on.
+    node.change(|state| {
+        "h100-nvswitch-8".clone_into(&mut state.board);
+        let card = state.card(&left);
+        card.mig_current = true;
+        card.mig_pending = true;
+    });
+    let mig = json!({"mode": "Off", "toggle": "WhenIdle"});
+    node.flags.push(format!("--mig={mig}"));
+    node.start().await;
+    let is_switched = || node.log().contains("SwitchOff");
+    node.eventually_within(TIME_TO_CHANGE_A_GPU, "its mode is switched", is_switched)
+        .await;
+    node.eventually("it is offered whole", || {
+        let mut published = node.api.published();
+        published.sort_unstable();
+        published == whole
+    })
+    .await;
+}
