@@ -1,6 +1,6 @@
 //! What the driver counts.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::time::Duration;
 
 use muster_api::Reason;
 use muster_device::{
@@ -13,7 +13,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use crate::{bypass::origin::Origin, driver::CallKind, prepare::Answer};
+use crate::{bypass::origin::Origin, driver::CallKind, inventory::KnownGpus, prepare::Answer};
 
 /// Metrics of the driver. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -191,7 +191,7 @@ impl DriverMetrics {
             );
             registry.register(
                 "unattributed_faults",
-                "GPUs that are not known, or not there any more, and of which a fault was seen",
+                "GPUs that are not known and of which a fault was seen",
                 driver.unattributed.clone(),
             );
             registry.register(
@@ -217,26 +217,24 @@ impl DriverMetrics {
         self.nvml_stuck_calls.set(count(status.stuck_calls));
     }
 
-    /// Tells what is wrong with the GPUs. Only those count that are there (`listed`, by UUID): what is remembered of one that was exchanged is
-    /// nobody's.
-    pub fn faults(&self, state: &FaultState, listed: &BTreeSet<&str>) {
+    /// Tells what is wrong with the GPUs. Of a GPU that was exchanged faults are remembered, in case it comes back, but nobody can
+    /// mend it here: it does not count. `known` are the GPUs of the node; until they are known all count.
+    pub fn faults(&self, state: &FaultState, known: Option<&KnownGpus>) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
-        let (there, gone): (Vec<_>, Vec<_>) = state
-            .gpus()
-            .iter()
-            .filter(|(_, faults)| !faults.all().is_empty())
-            .partition(|(uuid, _)| listed.contains(uuid.as_str()));
+        let is_of_node = |uuid: &str| {
+            known.is_none_or(|known| known.gpus.iter().any(|known| known.gpu.uuid == uuid))
+        };
         for class in FaultClass::ALL {
-            let has = there.iter().filter(|(_, faults)| {
-                let mut all = faults.all().iter();
-                all.any(|fault| fault.class == class)
+            let gpus = state.gpus().iter();
+            let has = gpus.filter(|(uuid, faults)| {
+                faults.all().iter().any(|fault| fault.class == class) && is_of_node(uuid)
             });
             let class = class.as_str();
             self.faults
                 .get_or_create_owned(&ClassLabel { class })
                 .set(count(has.count()));
         }
-        let unknown = state.waiting().len() + state.unconfirmed().len() + gone.len();
+        let unknown = state.waiting().len() + state.unconfirmed().len();
         self.unattributed.set(count(unknown));
     }
 
@@ -289,29 +287,70 @@ impl DriverMetrics {
 
 #[cfg(test)]
 mod tests {
+    use muster_device::{
+        Listed, ListedGpu,
+        faults::{Cause, Device, KnownAddresses, Observation, Scope},
+    };
+
     use super::*;
-    use crate::prepare::Refusal;
+    use crate::{inventory::fixtures::gpu, prepare::Refusal};
+
+    fn after(known: &KnownGpus, boot_id: &str, uuids: &[&str]) -> KnownGpus {
+        let gpus = (0_u32..).zip(uuids).map(|(index, uuid)| ListedGpu {
+            gpu: gpu(uuid, index, &index.to_string()),
+            silent: None,
+        });
+        let listed = Listed {
+            gpus: gpus.collect(),
+            unidentified: Vec::new(),
+        };
+        known.after(boot_id, &listed)
+    }
 
     #[test]
-    fn of_faulty_gpus_those_count_that_are_there() {
-        use muster_device::faults::{Cause, Device, KnownAddresses, Observation, Scope};
-        let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
-        let known = ["GPU-a", "GPU-exchanged"].map(|uuid| (uuid.to_owned(), None));
-        let known = KnownAddresses(known.into());
+    fn a_gpu_that_fell_off_the_bus_counts_as_faulty_and_one_that_was_exchanged_does_not() {
+        let both = after(&KnownGpus::default(), "boot", &["a", "b"]);
+        let addresses = both.gpus.iter().map(|known| (known.gpu.uuid.clone(), None));
+        let addresses = KnownAddresses(addresses.collect());
         let mut state = FaultState::default();
-        for uuid in ["GPU-a", "GPU-exchanged", "GPU-unknown"] {
+        for uuid in ["a", "b"] {
             let observation = Observation {
                 class: FaultClass::Reset,
                 scope: Scope::Gpu,
                 cause: Cause::Xid(48),
             };
-            let device = Device::Uuid(uuid.to_owned());
-            let _ = state.observe(&device, observation, &known, 0);
+            state.observe(&Device::Uuid(uuid.to_owned()), observation, &addresses, 0);
         }
-        metrics.faults(&state, &["GPU-a", "GPU-fine"].into());
-        let class = FaultClass::Reset.as_str();
-        let faulty = metrics.faults.get_or_create_owned(&ClassLabel { class });
-        assert_eq!((faulty.get(), metrics.unattributed.get()), (1, 2));
+        for (what, known, faulty) in [
+            ("nobody knows the GPUs", None, 2),
+            ("both are there", Some(both.clone()), 2),
+            ("one is gone", Some(after(&both, "boot", &["a"])), 2),
+            (
+                "one is exchanged",
+                Some(after(&both, "boot", &["a", "c"])),
+                1,
+            ),
+            (
+                "the machine came up without",
+                Some(after(&both, "next", &["a"])),
+                1,
+            ),
+            (
+                "both are exchanged",
+                Some(after(&both, "next", &["c", "d"])),
+                0,
+            ),
+        ] {
+            let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+            metrics.faults(&state, known.as_ref());
+            let told = |class: FaultClass| {
+                let class = class.as_str();
+                let gauge = metrics.faults.get_or_create_owned(&ClassLabel { class });
+                gauge.get()
+            };
+            assert_eq!(told(FaultClass::Reset), faulty, "{what}");
+            assert_eq!(told(FaultClass::Contained), 0, "{what}");
+        }
     }
 
     #[test]

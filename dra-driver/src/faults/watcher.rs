@@ -16,11 +16,15 @@ use muster_device::{
     faults::{Catalogue, FaultClass, FaultState, KernelLog, Scope},
 };
 use muster_serve::Shutdown;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use super::{eye::Eye, memory, mended};
 use crate::{
-    driver::Handle, inventory::KnownGpus, metrics::DriverMetrics, prepare::Input, store::Store,
+    driver::Handle,
+    inventory::KnownGpus,
+    metrics::DriverMetrics,
+    prepare::{DiskFailure, Input},
+    store::Store,
 };
 
 /// How long NVML is listened to at a time. It can be closed in between.
@@ -33,6 +37,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How often it is kept how often something was seen, and how far the log was read.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
+/// For how long it is waited for the disk before what is new is told.
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
 /// Time in which faults that come together are told together.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -93,6 +99,7 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
         driver: settings.driver,
         metrics: settings.metrics,
         kept: remembered,
+        writing: None,
     };
     shutdown.spawn_until_stopped("keep and tell faults", keeper.run());
 }
@@ -199,6 +206,8 @@ struct Keeper {
     metrics: DriverMetrics,
     /// What is on the disk.
     kept: FaultState,
+    /// What is being written.
+    writing: Option<(JoinHandle<Result<(), DiskFailure>>, FaultState)>,
 }
 
 impl Keeper {
@@ -219,18 +228,41 @@ impl Keeper {
         }
     }
 
+    /// Writes it, and waits for that: what was told and is not on the disk would be taken back by a crash. But not for long: a disk that
+    /// hangs, or a lock that somebody has, keeps no GPU in use that is broken. One write is under way at a time.
     async fn keep(&mut self, state: &FaultState) {
-        if *state == self.kept {
-            return;
+        if self.writing.is_none() && *state != self.kept {
+            let (store, content) = (self.store.clone(), state.clone());
+            let write = move || memory::write(&store, &content);
+            self.writing = Some((tokio::task::spawn_blocking(write), state.clone()));
         }
-        let (store, content) = (self.store.clone(), state.clone());
-        let written = tokio::task::spawn_blocking(move || memory::write(&store, &content)).await;
+        let Some((writing, _)) = &mut self.writing else {
+            return;
+        };
+        let Ok(written) = tokio::time::timeout(LONGEST_WRITE, writing).await else {
+            tracing::warn!("faults of GPUs are not on the disk yet, and told all the same");
+            self.eye.news.notify_one();
+            return;
+        };
+        let content = self.writing.take().map(|(_, content)| content);
         match written {
-            Ok(Ok(())) => self.kept = state.clone(),
+            Ok(Ok(())) => {
+                let is_older = content.as_ref() != Some(state);
+                if let Some(content) = content {
+                    self.kept = content;
+                }
+                if is_older {
+                    self.eye.news.notify_one();
+                }
+            }
             // It is tried again with the next change, or after a while.
             Ok(Err(failure)) => tracing::warn!(%failure, "faults of GPUs are not kept"),
             Err(broken) => tracing::error!(%broken, "faults of GPUs are not kept"),
         }
+    }
+
+    fn count(&self, state: &FaultState) {
+        self.metrics.faults(state, self.gpus.borrow().as_ref());
     }
 
     fn tell(&self, state: FaultState) {
@@ -241,14 +273,6 @@ impl Keeper {
             self.driver.tell(Input::Faults(Arc::new(state.clone())));
             self.faults.send_replace(state);
         }
-    }
-
-    fn count(&self, state: &FaultState) {
-        let gpus = self.gpus.borrow();
-        let listed = gpus.iter().flat_map(|known| &known.gpus);
-        let listed = listed.filter(|known| !known.gone);
-        let listed: BTreeSet<&str> = listed.map(|known| known.gpu.uuid.as_str()).collect();
-        self.metrics.faults(state, &listed);
     }
 }
 
