@@ -273,9 +273,8 @@ mod tests {
             .await
             .unwrap();
         receiver.changed().await.unwrap();
-        let of_xid_48 = |catalogue: &Catalogue| catalogue.meaning(48);
         assert_eq!(
-            of_xid_48(&receiver.borrow_and_update()),
+            receiver.borrow_and_update().meaning(48),
             Meaning::Class(FaultClass::Info)
         );
         events
@@ -284,7 +283,7 @@ mod tests {
             .unwrap();
         receiver.changed().await.unwrap();
         assert_eq!(
-            of_xid_48(&receiver.borrow_and_update()),
+            receiver.borrow_and_update().meaning(48),
             Meaning::Class(FaultClass::Reset)
         );
         drop(events);

@@ -29,6 +29,8 @@ struct Objects {
     claims: BTreeMap<(String, String), Value>,
     node_devices: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
+    /// The FaultPolicy; `None`: they cannot be read.
+    policy: Option<Value>,
     /// How often one was created or replaced.
     slice_writes: usize,
     /// Whether none may be.
@@ -66,6 +68,10 @@ impl ApiServer {
             .route(
                 "/apis/events.k8s.io/v1/namespaces/{namespace}/events",
                 axum::routing::post(create_event),
+            )
+            .route(
+                "/apis/muster.dev/v1alpha1/faultpolicies",
+                get(list_policies),
             )
             .route(muster, get(list_node_devices))
             .route(&format!("{muster}/{{name}}"), get(node_devices))
@@ -181,6 +187,18 @@ impl ApiServer {
     /// How often a slice was created or replaced.
     pub(crate) fn slice_writes(&self) -> usize {
         self.objects.lock().unwrap().slice_writes
+    }
+
+    /// Puts the rules of the FaultPolicy. `None`: policies cannot be read.
+    pub(crate) fn put_policy(&self, rules: Option<&Value>) {
+        let policy = rules.map(|rules| {
+            json!({
+                "apiVersion": "muster.dev/v1alpha1", "kind": "FaultPolicy",
+                "metadata": {"name": "cluster", "uid": "fp-1", "resourceVersion": "1"},
+                "spec": {"rules": rules},
+            })
+        });
+        self.objects.lock().unwrap().policy = policy;
     }
 
     /// From now on slices can be written, or not.
@@ -380,6 +398,13 @@ async fn list_node_devices(State(api): State<ApiServer>, parameters: Parameters)
         .cloned()
         .collect();
     list(&parameters, &items)
+}
+
+async fn list_policies(State(api): State<ApiServer>, parameters: Parameters) -> Response {
+    match api.objects.lock().unwrap().policy.clone() {
+        Some(policy) => list(&parameters, &[policy]),
+        None => failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+    }
 }
 
 async fn node_devices(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {

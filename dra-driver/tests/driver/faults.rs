@@ -245,6 +245,47 @@ async fn a_claim_on_a_gpu_that_a_fault_closes_is_refused_and_one_that_runs_there
     assert!(refused.error.contains("DeviceFaulty"), "{refused:?}");
 }
 
+#[tokio::test]
+async fn what_a_fault_means_the_administrator_says_also_while_the_api_server_is_away() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = board.gpus[1].pci_bus_id[4..14].to_lowercase();
+    let log = |node: &Node, sequence: u32, xid: u32| {
+        let line = format!("4,{sequence},1,-;NVRM: Xid (PCI:{place}): {xid}, x\n");
+        let file = fs::OpenOptions::new().append(true).open(node.path("kmsg"));
+        file.unwrap().write_all(line.as_bytes()).unwrap();
+    };
+    let text = |node: &Node, file: &str| fs::read_to_string(node.path(file)).unwrap_or_default();
+    // What no driver understands costs nothing else.
+    node.api.put_policy(Some(&serde_json::json!([
+        {"xid": 109, "class": "Sinking"},
+        {"xid": 48, "class": "Info"},
+    ])));
+    fs::write(node.path("kmsg"), "6,0,1,-;NVRM: loading\n").unwrap();
+    node.start().await;
+    node.eventually("the log is read and the policy is kept", || {
+        let is_read = text(&node, "state/faults.json").contains("\"isLogOld\":false");
+        is_read && text(&node, "state/fault-policy.json").contains("Sinking")
+    })
+    .await;
+    node.crash();
+    node.api.put_policy(None);
+    node.start().await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    log(&node, 1, 48);
+    node.eventually("it is seen", || {
+        text(&node, "state/faults.json").contains("XID 48")
+    })
+    .await;
+    assert!(node.api.tainted(FAULT).is_empty(), "it is an anomaly here");
+    log(&node, 2, 109);
+    node.eventually("the other is what it is everywhere", || {
+        node.api.tainted(FAULT) == ["gpu-1"]
+    })
+    .await;
+}
+
 /// Five seconds of ten thousand events a second, of an application that fails in a loop, and a fault of another GPU among the last of them.
 #[tokio::test]
 async fn a_storm_in_the_log_hides_no_fault_and_costs_no_memory() {
