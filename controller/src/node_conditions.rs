@@ -376,7 +376,7 @@ async fn patch(client: &Client, name: &str, write: &Write) -> Result<(), CallErr
 }
 
 fn body(write: &Write, now: Timestamp) -> Value {
-    let time = format!("{}", now.strftime("%Y-%m-%dT%H:%M:%SZ"));
+    let time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let each = write.conditions.iter().map(|(kind, state, is_transition)| {
         let mut condition = json!({
             "type": kind,

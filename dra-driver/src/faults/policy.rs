@@ -278,7 +278,7 @@ mod tests {
             Meaning::Class(FaultClass::Info)
         );
         events
-            .send(WatchEvent::Deleted(policy.metadata.clone()))
+            .send(WatchEvent::Deleted(Box::new(policy.metadata.clone())))
             .await
             .unwrap();
         receiver.changed().await.unwrap();
