@@ -3,7 +3,9 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-use crate::{Cohort, FaultPolicy, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology};
+use crate::{
+    Cohort, FaultPolicy, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology,
+};
 
 /// All definitions, in a stable order.
 pub fn all() -> Vec<CustomResourceDefinition> {

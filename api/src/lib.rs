@@ -47,7 +47,9 @@ pub use gang::{
     RestartPolicy, TopologyRequest, WaitReason,
 };
 pub use ledger::{Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
-pub use node_devices::{FaultyPart, GpuFault, Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit};
+pub use node_devices::{
+    FaultyPart, GpuFault, Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit,
+};
 pub use priority_tier::{PriorityTier, PriorityTierSpec, PriorityTierStatus, TierPreemption};
 pub use quantity::Quantity;
 pub use queue::{PendingGang, Queue, QueueLimit, QueueSpec, QueueStatus};

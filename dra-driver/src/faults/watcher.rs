@@ -284,7 +284,7 @@ fn outline(state: &FaultState) -> Outline<'_> {
     gpus.flat_map(|(uuid, faults)| {
         let all = faults.all().iter();
         all.map(move |fault| {
-            let causes = fault.causes.keys().collect();
+            let causes: Vec<&String> = fault.causes.keys().collect();
             (uuid.as_str(), fault.class, fault.scope, causes)
         })
     })
