@@ -851,3 +851,74 @@ fn a_storm_costs_memory_by_what_can_be_wrong_and_little_time() {
     // Not optimised, on a machine that does other things as well.
     assert!(took < std::time::Duration::from_secs(20), "{took:?}");
 }
+
+/// S7, of resets that nobody sees: whatever is seen and looked at in whatever order, a fault of the class Reset is over only after a look at
+/// which the driver still wanted a reset, and no more at a later one, with nothing of the class seen since the first.
+#[test]
+fn s7_a_reset_is_believed_only_of_faults_that_are_older_than_the_last_wish_for_it() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let error = xid(48);
+    for seed in 1..200_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut state = FaultState::default();
+        // The model, by steps: what was seen last of the class, when a reset was last wanted, and whether that is a cause already.
+        let (mut seen, mut wanted, mut is_cause) = (None, None, false);
+        for step in 0..200_usize {
+            let action = match next(6) {
+                0 => {
+                    let _ = state.observe(&gpu("GPU-a"), error, &known, NOW);
+                    seen = Some(step);
+                    continue;
+                }
+                1 => {
+                    state = restarted(&state);
+                    continue;
+                }
+                2 => None,
+                3 => Some(1),
+                4 => Some(2),
+                _ => Some(0),
+            };
+            let condition = Condition {
+                recovery_action: action,
+                ..Condition::default()
+            };
+            let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+            for recovery in state.proved("GPU-a", &condition, NOW) {
+                let _ = recovered(
+                    &mut state,
+                    "GPU-a",
+                    recovery.proof,
+                    recovery.mark,
+                    &condition,
+                );
+            }
+            match action {
+                Some(1) => {
+                    if !is_cause {
+                        (seen, is_cause) = (Some(step), true);
+                    }
+                    wanted = Some(step);
+                }
+                Some(2) => wanted = None,
+                Some(0) if seen.is_some() && wanted.is_some() && seen <= wanted => {
+                    (seen, wanted, is_cause) = (None, None, false);
+                }
+                _ => {}
+            }
+            let faults = state.gpus().get("GPU-a");
+            let is_there = faults.is_some_and(|faults| {
+                let mut all = faults.all().iter();
+                all.any(|fault| fault.class == FaultClass::Reset)
+            });
+            assert_eq!(is_there, seen.is_some(), "seed {seed}, step {step}");
+        }
+    }
+}
