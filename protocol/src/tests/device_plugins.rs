@@ -46,20 +46,9 @@ fn bench(gpus: u32) -> Bench {
     bench
 }
 
-/// A pod that asks for one GPU by limits alone.
+/// A gated pod that asks for one GPU.
 fn pod(label: &str, rank: usize, size: usize) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {
-            "name": format!("{label}-{rank}"), "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
-            "labels": {keys::GANG: label}, "annotations": {keys::GANG_SIZE: size.to_string()},
-        },
-        "spec": {
-            "containers": [{"name": "rank", "resources": {"limits": {GPU: "1"}}}],
-            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
-        },
-        "status": {"phase": "Pending"},
-    }))
-    .unwrap()
+    pod_by_limits(GPU, label, rank, size)
 }
 
 fn submit(bench: &mut Bench, label: &str, size: usize) {
