@@ -61,8 +61,7 @@ pub struct Missing {
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = Box::<RawValue>::deserialize(deserializer)?;
-        let text = managed_fields::left_out(stored.get());
-        if let Ok(object) = serde_json::from_str(&text) {
+        if let Ok(object) = managed_fields::read(stored.get()) {
             return Ok(Self::Whole(object));
         }
         let cut = too_deep::cut_off(stored.get());
