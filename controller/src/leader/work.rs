@@ -235,6 +235,9 @@ impl Work {
             Duration::from_secs(due).saturating_sub(self.time.elapsed())
         });
         let next_poll = now + due.clamp(BREATH, LONGEST_REST);
+        // Not every turn is a poll, and the longest rest is counted from the last one that was.
+        let rested = self.polled_at.map(|polled_at| polled_at + LONGEST_REST);
+        let next_poll = rested.map_or(next_poll, |rested| next_poll.min(rested.max(now)));
         let next_call = self.pace.again_at().filter(|_| self.next.is_some());
         next_call.map_or(next_poll, |next_call| next_poll.min(next_call))
     }
