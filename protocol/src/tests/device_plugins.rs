@@ -134,6 +134,52 @@ fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_a
     assert!(!bench.has_permits(NODE));
 }
 
+/// Nobody has to acknowledge that its permit is withdrawn.
+#[test]
+fn what_no_driver_of_ours_has_a_say_about_goes_in_the_write_that_follows_the_end_of_its_pod() {
+    for is_deleted in [false, true] {
+        let mut bench = bench(2);
+        submit(&mut bench, "train", 1);
+        bench.run();
+        bench.runs_on("train-0", NODE);
+        bench.run();
+        assert!(bench.has_permits(NODE));
+        let before = bench.written.len();
+        if is_deleted {
+            bench.server.remove(&pod_key("train-0"));
+        } else {
+            bench.ends("train-0");
+        }
+        bench.run();
+        assert!(!bench.has_permits(NODE));
+        let of_node = bench.written[before..].iter().filter(
+            |write| matches!(write, ApiRequest::ReplaceNodeDevices { node, .. } if node == NODE),
+        );
+        assert_eq!(of_node.count(), 1, "deleted: {is_deleted}");
+    }
+}
+
+/// It may be let go by a write that is under way.
+#[test]
+fn the_permit_of_a_pod_that_lives_is_withdrawn_before_it_goes() {
+    let mut bench = bench(2);
+    submit(&mut bench, "train", 2);
+    assert!(bench.run_until(|write| matches!(write, ApiRequest::PatchPod { .. })));
+    assert!(bench.has_permits(NODE) && is_gated(&bench, "train-0"));
+    let before = bench.written.len();
+    bench.take_over();
+    bench.server.remove(&pod_key("train-1"));
+    bench.run();
+    let shows_withdrawn = |write: &ApiRequest| match write {
+        ApiRequest::ReplaceNodeDevices { node, spec, .. } if node == NODE => {
+            spec.permits.iter().any(|permit| permit.withdrawn)
+        }
+        _ => false,
+    };
+    assert!(bench.written[before..].iter().any(shows_withdrawn));
+    assert!(!bench.has_permits(NODE));
+}
+
 #[test]
 fn a_gang_whose_pod_is_made_anew_before_it_was_let_go_is_planned_again() {
     let mut bench = bench(2);
