@@ -351,9 +351,15 @@ impl Index {
     }
 
     /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
-    /// What [`Index::engine_updates`] derived of gangs and Flavors is left for the next refresh to return.
+    /// What [`Index::engine_updates`] derived of gangs and Flavors, and which pods changed, is left for the next refresh to return.
     pub fn has_more(&self) -> bool {
-        let is_untold = !self.changes.gangs.is_empty() || !self.changes.flavors.is_empty();
+        let Changes {
+            gangs,
+            pods,
+            flavors,
+            ..
+        } = &self.changes;
+        let is_untold = !gangs.is_empty() || !pods.is_empty() || !flavors.is_empty();
         is_untold || self.is_unfinished()
     }
 
