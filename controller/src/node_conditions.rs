@@ -95,7 +95,10 @@ impl Reported {
     /// Takes a change of a Node or a NodeDevices in; all others are nothing to it.
     pub fn observe(&self, change: &Change) {
         let changed = match change {
-            Change::Applied(object) => self.table().apply(object),
+            Change::Applied(object @ (Object::Node(_) | Object::NodeDevices(_))) => {
+                self.table().apply(object)
+            }
+            Change::Applied(_) => false,
             Change::Deleted(key) => {
                 self.table().forget(key);
                 false
