@@ -129,6 +129,12 @@ pub enum Reason {
     Bypass,
     /// Processes use a device, and no claim and no device plugin explains them.
     QuotaBypassDetected,
+    /// A fault of the GPU keeps what is new off the device.
+    DeviceFaulty,
+    /// A GPU has a fault.
+    GpuFault,
+    /// Something is odd about a GPU, and it can be used.
+    GpuAnomaly,
 }
 
 impl Reason {
@@ -189,6 +195,9 @@ impl Reason {
             Self::DriverIncomplete => "DriverIncomplete",
             Self::Bypass => "Bypass",
             Self::QuotaBypassDetected => "QuotaBypassDetected",
+            Self::DeviceFaulty => "DeviceFaulty",
+            Self::GpuFault => "GpuFault",
+            Self::GpuAnomaly => "GpuAnomaly",
         }
     }
 }

@@ -17,6 +17,7 @@ pub mod device_config;
 pub mod device_plugin;
 pub mod devices;
 pub mod explain;
+pub mod fault_policy;
 pub mod flavor;
 pub mod formed;
 pub mod gangs;

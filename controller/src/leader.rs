@@ -29,6 +29,7 @@ use crate::{
     feed::{Feed, WatchBroken},
     judge::{self, Judge},
     metrics::ControllerMetrics,
+    node_conditions,
     perform::Performer,
 };
 
@@ -55,6 +56,8 @@ pub struct Leader {
     pub waiting_for_templates: claim_templates::Waiting,
     /// Which of those templates cannot be made.
     pub refused_templates: watch::Receiver<claim_templates::Refused>,
+    /// What Nodes are to say of their GPUs.
+    pub node_conditions: node_conditions::Reported,
     /// When the program is to stop.
     pub stop: CancellationToken,
 }
@@ -90,6 +93,7 @@ impl Leader {
             mut scheduler_is_away,
             waiting_for_templates,
             mut refused_templates,
+            node_conditions,
             stop,
         } = self;
         metrics.set_leading(true);
@@ -108,7 +112,8 @@ impl Leader {
             metrics,
             waiting_for_templates,
             time,
-        );
+        )
+        .telling(node_conditions);
         loop {
             let next_turn = work.next_turn();
             let mut is_news = true;

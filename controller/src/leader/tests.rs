@@ -37,6 +37,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
         scheduler_is_away: watch::channel(false).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
+        node_conditions: node_conditions::Reported::default(),
         stop: CancellationToken::new(),
     };
     (leader, lease)

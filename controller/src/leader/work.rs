@@ -24,7 +24,7 @@ use crate::{
     feed::Feed,
     leader::{pace::Pace, takeover_clock::TakeoverClock, time_of_day::TimeOfDay},
     metrics::{Census, ControllerMetrics},
-    outcome,
+    node_conditions, outcome,
     perform::{self, Performer},
 };
 
@@ -55,6 +55,7 @@ pub(super) struct Work {
     metrics: ControllerMetrics,
     census: Census,
     waiting_for_templates: claim_templates::Waiting,
+    node_conditions: node_conditions::Reported,
     time: TimeOfDay,
     takeover: TakeoverClock,
     /// Lists that the machine asked for and that are not complete yet.
@@ -88,6 +89,7 @@ impl Work {
             takeover: TakeoverClock::start(metrics.clone()),
             metrics,
             waiting_for_templates,
+            node_conditions: node_conditions::Reported::default(),
             time,
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
@@ -97,6 +99,12 @@ impl Work {
             next: None,
             under_way: JoinSet::new(),
         }
+    }
+
+    /// Tells these of Nodes and what their drivers say.
+    pub(super) fn telling(mut self, node_conditions: node_conditions::Reported) -> Self {
+        self.node_conditions = node_conditions;
+        self
     }
 
     /// The next effect that was carried out; `None`: none is under way. Cancel-safe.
@@ -129,6 +137,7 @@ impl Work {
         };
         self.census.observe(&change);
         self.waiting_for_templates.observe(&change);
+        self.node_conditions.observe(&change);
         self.machine.observe(change);
         if let Some(id) = list {
             self.machine.settle(id, Outcome::Done(None));

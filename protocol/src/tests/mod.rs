@@ -256,6 +256,7 @@ impl Bench {
                 })
                 .chain(invented)
                 .collect(),
+            faults: None,
         };
         if devices.status.as_ref() != Some(&status) {
             devices.status = Some(status);
