@@ -237,6 +237,21 @@ pub struct Eviction {
     /// that are made from anything else end the pause after a failed start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// With `DeviceFault`: which fault it was. The gang is not evicted for that one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<EvictionFault>,
+}
+
+/// A fault of a device that an attempt was evicted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionFault {
+    /// The device, as `driver/pool/device`.
+    pub device: String,
+    /// What was wrong with it: a fault class, `Links/` and a class, or `Gone`.
+    pub kind: String,
+    /// Since when that was published.
+    pub since: Time,
 }
 
 /// The notice that an attempt is to give way to another gang, or to go since its Team uses more than it may (`shrink: Evict`). It is taken

@@ -44,7 +44,7 @@ pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
     RestartPolicy, TopologyRequest, WaitReason,
 };
-pub use ledger::{Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
+pub use ledger::{Breaker, DrainedNode, Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
 pub use node_devices::{Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit};
 pub use priority_tier::{PriorityTier, PriorityTierSpec, PriorityTierStatus, TierPreemption};
 pub use quantity::Quantity;

@@ -65,6 +65,8 @@ pub enum Reason {
     PlaceLost,
     /// A node on which pods of the gang run is lost.
     NodeLost,
+    /// A device that the gang holds has a fault.
+    DeviceFault,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
     /// The gang was told that it is to give way to another one, or to go since its Team uses more than it may.
@@ -161,6 +163,7 @@ impl Reason {
             Self::StartTimeout => "StartTimeout",
             Self::PlaceLost => "PlaceLost",
             Self::NodeLost => "NodeLost",
+            Self::DeviceFault => "DeviceFault",
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",

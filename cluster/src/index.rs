@@ -351,9 +351,11 @@ impl Index {
     }
 
     /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
-    /// What [`Index::engine_updates`] derived of gangs and Flavors is left for the next refresh to return.
+    /// What [`Index::engine_updates`] derived of gangs, Flavors and faults is left for the next refresh to return.
     pub fn has_more(&self) -> bool {
-        let is_untold = !self.changes.gangs.is_empty() || !self.changes.flavors.is_empty();
+        let changes = &self.changes;
+        let is_untold =
+            !changes.gangs.is_empty() || !changes.flavors.is_empty() || !changes.faulted.is_empty();
         is_untold || self.is_unfinished()
     }
 

@@ -14,6 +14,8 @@ pub struct Changes {
     pub gangs: BTreeSet<GangKey>,
     /// Nodes whose Node, NodeDevices, slices, allocations or use by bound pods changed.
     pub nodes: BTreeSet<String>,
+    /// Nodes of whose devices other ones have faults now, or others than before.
+    pub faulted: BTreeSet<String>,
     /// Teams whose object changed, or to which namespaces came or from which they went.
     pub teams: BTreeSet<String>,
     /// Queue objects that changed.

@@ -30,7 +30,7 @@ pub const MAX_DEVICES_PER_SLICE: usize = 64;
 /// Most counter sets of a slice.
 pub const MAX_COUNTER_SETS_PER_SLICE: usize = 8;
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
-pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
+pub const TAINT_GONE: &str = keys::TAINT_GONE;
 /// Taint key (NoSchedule) on GPUs that do not answer NVML.
 pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
 /// Taint key (NoSchedule) on whole GPUs that the fabric manager has not set up: CUDA does not start on them (error 802).
@@ -42,9 +42,9 @@ pub const TAINT_RECONFIGURING: &str = "gpu.muster.dev/reconfiguring";
 /// Taint key (NoSchedule) on devices that are not offered any more and may still be allocated, and on the others of their GPU.
 pub const TAINT_WITHDRAWN: &str = "gpu.muster.dev/withdrawn";
 /// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
-pub const TAINT_FAULT: &str = "gpu.muster.dev/fault";
+pub const TAINT_FAULT: &str = keys::TAINT_FAULT;
 /// Taint key (NoSchedule) on whole GPUs whose NVLinks have a fault: a claim that needs none may tolerate it. Its value is the class.
-pub const TAINT_LINK_FAULT: &str = "gpu.muster.dev/link-fault";
+pub const TAINT_LINK_FAULT: &str = keys::TAINT_LINK_FAULT;
 /// Taint key (NoSchedule) on all devices of a node that has to be started anew for one of them. Its value is the class.
 pub const TAINT_NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 /// Longest string attribute that the API server takes.

@@ -84,6 +84,17 @@ impl FaultKind {
             Self::Gone => "Gone".to_owned(),
         }
     }
+
+    /// What is recorded by that name.
+    pub fn named(name: &str) -> Self {
+        if name == "Gone" {
+            return Self::Gone;
+        }
+        name.strip_prefix("Links/").map_or_else(
+            || Self::Device(FaultClass::named(name)),
+            |class| Self::Links(FaultClass::named(class)),
+        )
+    }
 }
 
 impl fmt::Display for FaultKind {
@@ -188,5 +199,11 @@ mod tests {
             assert_eq!(FaultClass::named(class.as_str()), class);
         }
         assert_eq!(FaultClass::named("Sinking"), FaultClass::Unknown);
+        let kinds = FaultClass::ALL
+            .into_iter()
+            .flat_map(|class| [FaultKind::Device(class), FaultKind::Links(class)]);
+        for kind in kinds.chain([FaultKind::Gone]) {
+            assert_eq!(FaultKind::named(&kind.name()), kind);
+        }
     }
 }
