@@ -12,6 +12,7 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
+    faults::{breaker::BreakerView, check::FaultChecks},
     feed::{EXPLAINING_LOOKS, Feed, restored},
     in_flight::{Answer, InFlightWrites},
     in_vain::FieldNotStored,
@@ -41,6 +42,17 @@ use muster_cluster::{
     object::{Change, ObjectKey},
 };
 
+/// The circuit breaker as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerState {
+    /// Nodes that gangs were evicted for within the window.
+    pub drained_nodes: usize,
+    /// How many may be.
+    pub most_nodes: usize,
+    /// Whether it is open: nothing is evicted without proof until a person closes it.
+    pub is_open: bool,
+}
+
 /// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
 ///
 /// How it is driven: make one when the lease is acquired, then for ever
@@ -64,6 +76,8 @@ pub struct Machine {
     pub(crate) clocks: Clocks,
     pub(crate) health: NodeHealth,
     pub(crate) node_checks: NodeChecks,
+    pub(crate) fault_checks: FaultChecks,
+    pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
     pub(crate) suspensions: Suspensions,
@@ -102,6 +116,8 @@ impl Machine {
             clocks: Clocks::default(),
             health: NodeHealth::default(),
             node_checks: NodeChecks::default(),
+            fault_checks: FaultChecks::default(),
+            breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
             suspensions: Suspensions::default(),
@@ -272,7 +288,7 @@ impl Machine {
             self.take_store_check(read, &outcome);
             return true;
         }
-        if self.take_node_check(effect, &outcome) {
+        if self.take_node_check(effect, &outcome) || self.take_fault_check(effect, &outcome) {
             return true;
         }
         let retry = self.config.retry_seconds;
@@ -366,6 +382,19 @@ impl Machine {
         self.takeover.leading_epoch()
     }
 
+    /// How many nodes count as drained now, how many may at most, and whether the circuit breaker is open.
+    pub fn breaker(&self) -> BreakerState {
+        let recovery = &self.config.recovery;
+        let now = self.now.map_or(0, |now| now.monotonic_seconds);
+        let drained = self.breaker.drained(recovery.breaker_window_seconds, now);
+        let nodes = self.health.nodes_with_devices();
+        BreakerState {
+            drained_nodes: drained.len(),
+            most_nodes: recovery.breaker.most_nodes(nodes),
+            is_open: self.breaker.is_open(),
+        }
+    }
+
     /// Set once a higher epoch than its own was seen anywhere, its Ledger is no more, or the store was set back. The caller
     /// exits; polls return nothing.
     pub fn must_exit(&self) -> Option<&ExitReason> {
@@ -393,6 +422,8 @@ impl Machine {
             clocks: &self.clocks,
             health: &self.health,
             node_checks: &self.node_checks,
+            fault_checks: &self.fault_checks,
+            breaker: &self.breaker,
             bugs: self.bugs,
             epoch,
             now,

@@ -11,6 +11,7 @@ use crate::{
     admission::preempt::{self, Goes},
     admission::stage::Views,
     clocks::Clocks,
+    faults::{breaker::BreakerView, check::FaultChecks},
     feed::Explanations,
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
@@ -41,6 +42,8 @@ pub(crate) struct PollContext<'a> {
     pub(crate) clocks: &'a Clocks,
     pub(crate) health: &'a NodeHealth,
     pub(crate) node_checks: &'a NodeChecks,
+    pub(crate) fault_checks: &'a FaultChecks,
+    pub(crate) breaker: &'a BreakerView,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,

@@ -15,10 +15,11 @@ use muster_api::{Charge, Gang, Intent, IntentKind, Reason, team::Stop};
 
 use crate::{
     Mode,
-    admission::intent_state::{is_obstacle_for_good, obstacle},
+    admission::intent_state::{IntentState, is_obstacle_for_good, obstacle},
     admission::plan::Plan,
     admission::preempt,
     admission::stage::{Stage, View},
+    faults::{self, held::Found},
     feed::running,
     jobs,
     nodes::loss,
@@ -27,9 +28,10 @@ use crate::{
     poll_context::PollContext,
 };
 use muster_cluster::{
-    formed::{PendingReason, has_ended},
+    formed::{GangKey, PendingReason, has_ended},
     gangs::failed_ranks,
 };
+use muster_engine::recovery::Action;
 
 /// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
 /// one by one.
@@ -44,13 +46,7 @@ pub(crate) fn due(
     plan: &Plan,
     view: &View,
 ) -> Option<PendingReason> {
-    if !view.is_under_way()
-        || context.config.mode == Mode::Observe
-        || has_ended(gang)
-        || gang.metadata.deletion_timestamp.is_some()
-        || is_as_found(context, plan)
-            && (has_living(context, plan) || !has_successors(context, plan))
-    {
+    if is_out_of_question(context, gang, plan, view) {
         return None;
     }
     let jobs = jobs::of_plan(context, plan);
@@ -66,6 +62,12 @@ pub(crate) fn due(
     }
     if !goes_on {
         return None;
+    }
+    if has_living(context, plan)
+        && !jobs.iter().any(is_kept)
+        && let Some(faulty) = faults::held::due(context, gang, plan)
+    {
+        return Some(faulty);
     }
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
@@ -95,6 +97,43 @@ pub(crate) fn due(
     context
         .has_come(since.saturating_add(delay_seconds))
         .then(|| wrong.clone())
+}
+
+/// The fault for which the attempt would be evicted, and of which the store is to be asked first, if there is one and it may be
+/// asked now.
+pub(crate) fn to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<Found> {
+    let gang = context.index.gang(key)?;
+    let plan = context.plans.carried(key)?;
+    let view = context.views.of(key)?;
+    let is_complete = view.intent.is_none_or(|it| it == IntentState::Complete);
+    if !is_complete
+        || is_out_of_question(context, gang, plan, view)
+        || !has_living(context, plan)
+        || context.breaker.is_open()
+    {
+        return None;
+    }
+    let found = faults::held::find(context, gang, plan)?;
+    if found.action != Action::Confirm {
+        return None;
+    }
+    let jobs = jobs::of_plan(context, plan);
+    let mut jobs = jobs.iter();
+    if jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job)) {
+        return None;
+    }
+    let may_ask_at = context.fault_checks.may_ask_at(&found.slice)?;
+    context.has_come(may_ask_at).then_some(found)
+}
+
+/// Whether the attempt is not to be evicted, whatever is wrong with it.
+fn is_out_of_question(context: PollContext<'_>, gang: &Gang, plan: &Plan, view: &View) -> bool {
+    !view.is_under_way()
+        || context.config.mode == Mode::Observe
+        || has_ended(gang)
+        || gang.metadata.deletion_timestamp.is_some()
+        || is_as_found(context, plan)
+            && (has_living(context, plan) || !has_successors(context, plan))
 }
 
 /// That an attempt has run for as long as its gang may. The time of its admission is stored, so a new leader counts on. It is counted by

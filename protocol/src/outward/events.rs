@@ -249,6 +249,7 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
             Reason::StartTimeout,
             Reason::PlaceLost,
             Reason::NodeLost,
+            Reason::DeviceFault,
             Reason::MembersChanged,
             Reason::NotPermitted,
             Reason::PodFailed,
@@ -279,6 +280,7 @@ fn is_warning(reason: Reason) -> bool {
             | Reason::MaxRuntimeExceeded
             | Reason::PlaceLost
             | Reason::NodeLost
+            | Reason::DeviceFault
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass

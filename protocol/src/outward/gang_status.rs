@@ -12,6 +12,7 @@ use crate::{
     ApiRequest,
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
+    faults::held,
     injected_bug::InjectedBug,
     nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
@@ -25,6 +26,7 @@ use muster_cluster::{
     pod::{self, PodFields},
     rank_state::RankState,
 };
+use muster_engine::recovery::Action;
 
 /// The status of a Gang that stays in the attempt it is in, if it has to be written.
 ///
@@ -255,7 +257,10 @@ pub(crate) fn evicted(
         reason: cause,
         message: message.clone(),
         at: Time(now),
-        node: failing_node(context, plan, cause),
+        node: failing_node(context, gang, plan, cause),
+        fault: (cause == Reason::DeviceFault)
+            .then(|| held::find(context, gang, plan)?.record())
+            .flatten(),
         template: plan.ranks.iter().find_map(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod)?;
             pod::template(pod).map(str::to_owned)
@@ -290,8 +295,8 @@ pub(crate) fn evicted(
 /// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
 const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
 
-/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node soon after
-/// such an attempt. A node that is lost once is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device soon after
+/// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     let before = |eviction: &Eviction| {
@@ -301,10 +306,13 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     };
     let is_in_vain = |eviction: &&Eviction| match eviction.reason {
         Reason::StartTimeout => true,
-        Reason::NodeLost => before(eviction).is_some_and(|before| {
+        Reason::NodeLost | Reason::DeviceFault => before(eviction).is_some_and(|before| {
             let seconds = eviction.at.0.as_second() - before.at.0.as_second();
-            matches!(before.reason, Reason::StartTimeout | Reason::NodeLost)
-                && seconds < LOST_SOON_SECONDS
+            let was_short = matches!(
+                before.reason,
+                Reason::StartTimeout | Reason::NodeLost | Reason::DeviceFault
+            );
+            was_short && seconds < LOST_SOON_SECONDS
         }),
         _ => false,
     };
@@ -317,7 +325,12 @@ const AVOIDED_SECONDS: i64 = 6 * 3_600;
 
 /// The node where an attempt failed that is evicted for that cause: where the start of its first late rank got no further, what
 /// failed a rank, or what was lost. A successor that completes the eviction may know of none by then.
-fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<String> {
+fn failing_node(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    cause: Reason,
+) -> Option<String> {
     let pod_of = |rank: &Rank| context.index.pod_by_uid(&rank.pod);
     let rank = match cause {
         Reason::StartTimeout => {
@@ -333,6 +346,10 @@ fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<
         Reason::NodeLost => {
             let lost = loss::of_plan(context, plan)?;
             return lost.is_due.then_some(lost.node);
+        }
+        Reason::DeviceFault => {
+            let found = held::find(context, gang, plan)?;
+            return found.tells_against_node().then_some(found.node);
         }
         _ => None,
     };
@@ -715,6 +732,16 @@ pub(crate) fn degraded(
     if wait.is_some() {
         return wait;
     }
+    // What costs the attempt nothing is told where there is nothing else to tell: whoever is late is evicted for that.
+    let fault = held::find(context, gang, plan);
+    match fault {
+        Some(fault) if !matches!(fault.action, Action::Spare(_)) => Some(fault.reason),
+        fault => late(context, gang, plan).or_else(|| fault.map(|fault| fault.reason)),
+    }
+}
+
+/// That a start made no progress for as long as it may, if so.
+fn late(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let spec = limits(context, &plan.key, gang);
     let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);
     let late = context.clocks.late(&plan.gang_uid, limit)?;
