@@ -359,7 +359,7 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         |cause: &PendingReason, plan: &Arc<Plan>| breaker::drains(context, plan, cause.reason);
     let governed = due
         .iter()
-        .filter_map(|(_, cause, plan)| drains(*cause, *plan));
+        .filter_map(|&(_, cause, plan)| drains(cause, plan));
     let wanted: BTreeSet<String> = governed.flatten().collect();
     let ignores_limit = context.bugs.has(InjectedBug::BreakerIgnored);
     let judged = breaker::judge(context, &wanted);
