@@ -104,6 +104,68 @@ mod tests {
         }
     }
 
+    /// A profile: compute slices, memory slices, and the memory slices at which it may begin.
+    type Profile = (i64, i64, &'static [i64]);
+
+    /// The charges of all ways to cut a GPU into slices of these profiles, with the numbers of the profiles.
+    fn cuts(whole: Slices, profiles: &[Profile]) -> Vec<(Vec<usize>, i64)> {
+        let mut found = Vec::new();
+        let mut begun: Vec<(Vec<usize>, Vec<i64>, i64, i64)> = vec![(vec![], vec![], 0, 0)];
+        while let Some((chosen, taken, compute, charge)) = begun.pop() {
+            for (at, (own, memory, starts)) in profiles.iter().enumerate() {
+                // In order, so that few ways come up twice.
+                if chosen.last().is_some_and(|last| at < *last) || compute + own > whole.compute {
+                    continue;
+                }
+                for start in *starts {
+                    let lies: Vec<i64> = (*start..start + memory).collect();
+                    if lies.iter().any(|slice| taken.contains(slice)) {
+                        continue;
+                    }
+                    let slices = Slices {
+                        compute: *own,
+                        memory: *memory,
+                    };
+                    let share = slices.share_of(whole).unwrap();
+                    let chosen = [chosen.clone(), vec![at]].concat();
+                    let taken = [taken.clone(), lies].concat();
+                    begun.push((chosen, taken, compute + own, charge + share.0));
+                }
+            }
+            found.push((chosen, charge));
+        }
+        found
+    }
+
+    #[test]
+    fn slices_of_one_size_are_never_more_than_their_gpu_and_of_several_sizes_a_tenth_at_most() {
+        let h100: [Profile; 6] = [
+            (1, 1, &[0, 1, 2, 3, 4, 5, 6]),
+            (1, 2, &[0, 2, 4, 6]),
+            (2, 2, &[0, 2, 4]),
+            (3, 4, &[0, 4]),
+            (4, 4, &[0]),
+            (7, 8, &[0]),
+        ];
+        let a30: [Profile; 3] = [(1, 1, &[0, 1, 2, 3]), (2, 2, &[0, 2]), (4, 4, &[0])];
+        let in_four = Slices {
+            compute: 4,
+            memory: 4,
+        };
+        for (what, whole, profiles, most) in [
+            ("H100", OF_SEVENTHS, &h100[..], 1106),
+            ("A30", in_four, &a30[..], 1000),
+        ] {
+            let cuts = cuts(whole, profiles);
+            let largest = cuts.iter().map(|(_, charge)| *charge).max();
+            assert_eq!(largest, Some(most), "{what}");
+            for (chosen, charge) in cuts {
+                let is_even = chosen.iter().all(|at| Some(at) == chosen.first());
+                assert!(!is_even || charge <= 1000, "{what} {chosen:?}: {charge}");
+            }
+        }
+    }
+
     #[test]
     fn what_draws_from_no_counters_is_a_whole_gpu_unless_our_driver_says_that_it_is_a_slice() {
         let slice = |compute: i64, memory: i64| json!({"type": {"string": "mig"}, "computeSlices": {"int": compute}, "memorySlices": {"int": memory}});

@@ -8,6 +8,7 @@
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`]; what they may say to the driver is [`device_config`].
 //! * The **definition of *managed*** ([`managed`]), from which webhook and wall are generated too.
+//!   What administrators say about slices of GPUs is [`mig_settings`].
 //! * The **judging** of rules that anybody may bring ([`judgement`]), apart from the index.
 //! * The **index** ([`index`]): the watch-fed picture of the cluster, kept by [`object::Change`]s.
 
@@ -26,6 +27,7 @@ pub mod limits;
 pub mod links;
 pub mod managed;
 pub mod managed_cases;
+pub mod mig_settings;
 pub mod namespace_use;
 pub mod node_filter;
 mod node_verdicts;

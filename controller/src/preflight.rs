@@ -20,6 +20,7 @@ pub mod guards;
 pub mod installation;
 pub mod limits;
 pub mod matching;
+pub mod mig;
 pub mod nodes;
 pub mod nvidia_toolkit;
 pub mod other_drivers;
@@ -39,7 +40,7 @@ use std::{collections::BTreeMap, io::Write, process::ExitCode};
 
 use anyhow::Context;
 use kube::Client;
-use muster_cluster::managed::ManagedPods;
+use muster_cluster::{managed::ManagedPods, mig_settings::Settings};
 use muster_serve::client::{self, CALL_LIMIT, within};
 
 use self::{
@@ -93,6 +94,7 @@ async fn look(args: &PreflightArgs) -> anyhow::Result<Report> {
         labels: driver.map_or(labels, |driver| driver.node_selector.clone()),
         affinity: driver.and_then(|driver| driver.affinity.clone()),
         devices,
+        mig: driver.map(|driver| Settings::parse(driver.mig.as_deref().unwrap_or("{}"))),
     };
     let cluster = Cluster {
         client,
@@ -219,6 +221,7 @@ impl Cluster {
                 self.nvidia_toolkit(&nodes, &policies).await,
             ),
             section(Check::OtherDrivers, others.concat()),
+            section(Check::Mig, self.mig(&nodes).await),
             section(Check::SchedulerConfig, scheduler.concat()),
             section(Check::Extender, self.extender(args).await),
             section(Check::Policies, self.policies(&policies).await),
@@ -228,6 +231,22 @@ impl Cluster {
             section(Check::Clocks, clocks.concat()),
             section(Check::ApiLimits, limits.concat()),
         ]
+    }
+
+    async fn mig(&self, nodes: &Reading<nodes::Nodes>) -> Vec<Finding> {
+        let Some(settings) = &self.wanted.mig else {
+            return vec![self.without_release("driver.mig")];
+        };
+        let invalid = mig::of_settings(settings);
+        if !invalid.is_empty() {
+            return invalid;
+        }
+        let whole = mig::read(&self.client, &nodes.found).await;
+        [
+            mig::of_manager(nodes),
+            mig::of_hardware(&nodes.found, &whole),
+        ]
+        .concat()
     }
 
     fn programs(&self) -> Vec<Finding> {
@@ -391,7 +410,7 @@ mod tests {
     async fn who_may_read_nothing_is_told_no_pass_and_the_chart_allows_every_read() {
         let api = ScriptedApi::new(vec![failure(403, "forbidden"); 100]);
         let sections = cluster(&api, vec![installed()]).sections(&args(&[])).await;
-        assert_eq!(sections.len(), 14);
+        assert_eq!(sections.len(), 15);
         for section in &sections {
             let findings = &section.findings;
             assert!(!findings.is_empty(), "{section:?}");
@@ -425,7 +444,7 @@ mod tests {
         for section in &sections {
             let about_muster = matches!(
                 section.check,
-                Check::Programs | Check::Extender | Check::Policies | Check::Webhook
+                Check::Programs | Check::Mig | Check::Extender | Check::Policies | Check::Webhook
             );
             let reasons: Vec<Reason> = section.findings.iter().map(|found| found.reason).collect();
             if about_muster {

@@ -23,11 +23,11 @@ use crate::{
     prepare::{
         Answer, CallId, Claim, ClaimRef, Config, DiskFailure, Effect, InUse, Input, Inventory,
         LiveSlices, Locked, Machine, MadeSlice, Milliseconds, PlacedSlice, Probe, Record,
-        RecordState, RecordedDevice, RecordedSlice, SliceMode, Ticket, Write,
+        RecordState, RecordedDevice, RecordedSlice, Sights, SliceMode, Ticket, Write,
     },
     probe::Prober,
     store::{Guard, Store},
-    under_lock::{self, Seen},
+    under_lock::{self, Judged},
 };
 
 /// Everything outside that the machine acts on.
@@ -239,18 +239,24 @@ impl Driver {
         let world = self.world.clone();
         let handle = self.handle.clone();
         match effect {
+            Effect::Look { look, gpu } => {
+                self.effects.spawn_blocking(move || {
+                    let sight = under_lock::look(&world.store, &world.prober, &gpu);
+                    handle.tell(Input::Looked(look, sight));
+                });
+            }
             Effect::Lock {
                 ticket,
                 probe,
                 read_node_devices,
                 read_claim,
-                list_slices,
+                sights,
             } => {
                 let look = UnderLock {
                     probe,
                     read_node_devices,
                     read_claim,
-                    list_slices,
+                    sights,
                 };
                 self.effects.spawn(async move {
                     let (locked, guard) = lock(world, look).await;
@@ -375,15 +381,15 @@ fn go_on_after(ended: Result<(), JoinError>) {
     }
 }
 
-/// What is looked at while the lock is held.
+/// What is asked while the lock is held.
 struct UnderLock {
     probe: Option<Probe>,
     read_node_devices: bool,
     read_claim: Option<ClaimRef>,
-    list_slices: Vec<String>,
+    sights: Sights,
 }
 
-/// Takes the lock and looks at what is asked. Without the lock there is no disk to decide on.
+/// Takes the lock and answers what is asked. Without the lock there is no disk to decide on.
 async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
     let World {
         store,
@@ -395,18 +401,18 @@ async fn lock(world: World, look: UnderLock) -> (Locked, Option<Guard>) {
         probe,
         read_node_devices,
         read_claim,
-        list_slices,
+        sights,
     } = look;
-    let look = move || -> Result<_, DiskFailure> {
+    let judge = move || -> Result<_, DiskFailure> {
         let guard = store
             .lock()
             .map_err(|error| DiskFailure::new(error.to_string()))?;
         let disk = store.load(&guard)?;
-        let seen = under_lock::look(&store, &guard, &prober, probe.as_ref(), &list_slices, &disk);
-        Ok((guard, disk, seen))
+        let judged = under_lock::judge(&store, &guard, &prober, probe.as_ref(), &sights, &disk);
+        Ok((guard, disk, judged))
     };
-    match tokio::task::spawn_blocking(look).await {
-        Ok(Ok((guard, disk, Seen { in_use, live }))) => {
+    match tokio::task::spawn_blocking(judge).await {
+        Ok(Ok((guard, disk, Judged { in_use, live }))) => {
             let node_devices = if read_node_devices {
                 Some(kubernetes.node_devices().await)
             } else {

@@ -18,7 +18,7 @@ use crate::{
     inventory::KnownGpus,
     kubelet::health::NvmlReport,
     metrics::DriverMetrics,
-    mig::Policy,
+    mig::{OnGpus, Policy},
     prepare::{Disk, Input, Inventory, SliceMode},
     store::{self, Store},
 };

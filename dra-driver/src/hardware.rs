@@ -78,6 +78,7 @@ impl Hardware {
     ) -> Result<(), SliceFailure> {
         let minor = self.backend.minor(gpu).map_err(|error| SliceFailure {
             reason: reason(&error),
+            foreign: None,
             message: format!("the minor number of GPU {gpu} cannot be told: {error}"),
         })?;
         minors.insert(gpu.to_owned(), minor);
@@ -88,6 +89,7 @@ impl Hardware {
         let live = self.backend.mig_instances(gpu);
         let live = live.map_err(|error| SliceFailure {
             reason: reason(&error),
+            foreign: None,
             message: format!("which slices GPU {gpu} has cannot be told: {error}"),
         })?;
         if let Some(instance) = live.first() {
@@ -99,6 +101,7 @@ impl Hardware {
         // Somebody may have switched it since it was published: a container that got it would find nothing.
         let mode = self.backend.mig_mode(gpu).map_err(|error| SliceFailure {
             reason: reason(&error),
+            foreign: None,
             message: format!("whether GPU {gpu} is in MIG mode cannot be told: {error}"),
         })?;
         if mode.is_some_and(|mode| mode.current) {
@@ -122,6 +125,7 @@ impl Hardware {
         };
         let failed = |error: &BackendError| SliceFailure {
             reason: reason(error),
+            foreign: None,
             message: format!("GPU {gpu} is not put {wanted}: {error}"),
         };
         let after = self.backend.set_mig_mode(gpu, on);
@@ -145,6 +149,7 @@ impl Hardware {
         let live = self.backend.mig_instances(&order.gpu);
         let live = live.map_err(|error| failed(&error))?;
         let there = match order.lying(&live) {
+            Lying::Same(instance) if order.is_new => return Err(not_ours(order, instance)),
             Lying::Same(instance) => MadeSlice::of(instance),
             Lying::Nothing => None,
             Lying::Other(instance) => return Err(held(&order.gpu, instance)),
@@ -209,6 +214,7 @@ impl Hardware {
     pub(crate) fn remove_one(&self, slice: &PlacedSlice) -> Result<(), SliceFailure> {
         let failed = |error: BackendError| SliceFailure {
             reason: reason(&error),
+            foreign: None,
             message: format!("{slice} is not removed: {error}"),
         };
         let live = match self.backend.mig_instances(&slice.gpu) {
@@ -239,6 +245,7 @@ impl Hardware {
             None => Ok(()),
             Some(process) => Err(SliceFailure {
                 reason: Some(Reason::DeviceHeld),
+                foreign: None,
                 message: format!("{slice} is still in use by process {}", process.pid),
             }),
         }
@@ -258,7 +265,22 @@ fn check(store: &Store, fence: &Fence) -> Result<(), SliceFailure> {
 fn held(gpu: &str, instance: &MigInstance) -> SliceFailure {
     SliceFailure {
         reason: Some(Reason::DeviceHeld),
+        foreign: None,
         message: Foreign { gpu, instance }.to_string(),
+    }
+}
+
+/// What lies there was made since the place was seen to be empty, and not by us. It is not to be removed with what was.
+fn not_ours(order: &SliceOrder, instance: &MigInstance) -> SliceFailure {
+    let foreign = PlacedSlice {
+        gpu: order.gpu.clone(),
+        gpu_instance_profile: instance.profile,
+        placement: instance.placement,
+        uuid: instance.uuid.clone(),
+    };
+    SliceFailure {
+        foreign: Some(Box::new(foreign)),
+        ..held(&order.gpu, instance)
     }
 }
 
@@ -277,9 +299,11 @@ fn failed(order: &SliceOrder, error: &BackendError) -> SliceFailure {
         gpu,
         profile,
         placement,
+        is_new: _,
     } = order;
     SliceFailure {
         reason: reason(error),
+        foreign: None,
         message: format!(
             "the slice {} at memory slices {}..{} of GPU {gpu} is not made: {error}",
             profile.name,
@@ -300,6 +324,7 @@ fn reason(error: &BackendError) -> Option<Reason> {
 fn plain(message: impl Into<String>) -> SliceFailure {
     SliceFailure {
         reason: None,
+        foreign: None,
         message: message.into(),
     }
 }

@@ -10,6 +10,7 @@ use std::{
     sync::Arc,
 };
 
+use muster_cluster::mig_settings::switches_without_reset;
 use muster_device::{Gpu, Listed, MigFacts, MigInstance, MigProfile, Placement, RdmaNic};
 use serde::{Deserialize, Serialize};
 
@@ -88,7 +89,7 @@ impl KnownGpu {
 
     /// Whether its MIG mode can be switched without a reset, which would end all that runs on it: from Hopper on.
     pub fn can_toggle(&self) -> bool {
-        self.gpu.mig.is_some() && self.gpu.cuda_compute_capability.0 >= 9
+        self.gpu.mig.is_some() && switches_without_reset(self.gpu.cuda_compute_capability.0)
     }
 
     /// The slices that exist on it and are whole: each has all compute of its GPU instance, and is of a profile that the GPU has.

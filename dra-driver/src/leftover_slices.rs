@@ -4,6 +4,8 @@
 //! place, because nobody knows whose it is: it would be lost until a reboot. So it is removed if
 //!
 //! * its UUID is one that was made in this boot: an administrator's slice never is;
+//! * or a declared layout made it in this boot, and the node is `Dynamic` by now: nothing else would ever remove it, and what overlaps it
+//!   would be given to nobody;
 //! * no record and no CDI file has any of its memory, and the records are not lost at the moment (then they are rebuilt first);
 //! * no process uses it;
 //!
@@ -19,10 +21,11 @@ use tokio::sync::watch;
 
 use crate::{
     hardware::Hardware,
-    inventory::KnownGpus,
-    prepare::{Disk, InUse, PlacedSlice, Record, Unit},
+    inventory::{KnownGpu, KnownGpus},
+    mig::{Mode, Policy},
+    prepare::{Disk, InUse, LiveSlices, PlacedSlice, Record, Unit},
     probe::Prober,
-    store::Store,
+    store::{Guard, Store},
 };
 
 /// What looking needs. Cheap to clone.
@@ -38,6 +41,8 @@ pub struct LeftoverSlices {
     pub hardware: Hardware,
     /// The GPUs.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
+    /// What holds for this node.
+    pub policy: watch::Receiver<Option<Policy>>,
 }
 
 impl LeftoverSlices {
@@ -80,22 +85,30 @@ impl LeftoverSlices {
     }
 
     fn found(&self) -> BTreeSet<PlacedSlice> {
-        let gpus = self.cut_gpus();
-        if gpus.is_empty() {
+        if self.gpus.borrow().is_none() {
             return BTreeSet::new();
         }
+        let gpus = self.cut_gpus();
+        // Before the hardware is looked at: what a layout makes meanwhile is not taken for gone.
+        let Some(of_layouts) = self.of_layouts() else {
+            return BTreeSet::new();
+        };
         let live = self.prober.live(&gpus);
         let Ok(lock) = self.store.lock() else {
             return BTreeSet::new();
         };
-        let (Ok(disk), Ok(told), Ok(made)) = (
+        let (Ok(disk), Ok(told), Ok(mut made)) = (
             self.store.load(&lock),
             self.store.records_in_cdi(),
             self.store.made_slices(&lock, &self.boot_id),
         ) else {
             return BTreeSet::new();
         };
+        self.forget_missing(&lock, &of_layouts, &live);
         drop(lock);
+        if self.layouts_are_over() {
+            made.extend(of_layouts);
+        }
         // A file that does not say what it is about may be about any of them.
         let Some(told) = told.into_values().collect::<Option<Vec<Record>>>() else {
             return BTreeSet::new();
@@ -105,6 +118,41 @@ impl LeftoverSlices {
             live.map(move |instance| (gpu.as_str(), instance))
         });
         leftover(live, &disk, &told, &made)
+    }
+
+    /// Whether slices are made for claims here, and for no layout.
+    fn layouts_are_over(&self) -> bool {
+        let policy = self.policy.borrow();
+        policy
+            .as_ref()
+            .is_some_and(|policy| policy.mode == Mode::Dynamic)
+    }
+
+    /// UUIDs of the slices that layouts made in this boot; `None`: nobody can tell.
+    fn of_layouts(&self) -> Option<BTreeSet<String>> {
+        let lock = self.store.lock().ok()?;
+        self.store.layout_slices(&lock, &self.boot_id).ok()
+    }
+
+    /// A slice of a layout that somebody removed is not the layout's if it is there again. Where a GPU does not say what lies on it nothing is
+    /// forgotten; nor if that fails, for then the next look does.
+    fn forget_missing(&self, lock: &Guard, of_layouts: &BTreeSet<String>, live: &LiveSlices) {
+        let is_silent = |known: &KnownGpu| known.silent || known.gone;
+        let some_are_silent = {
+            let known = self.gpus.borrow();
+            let mut gpus = known.iter().flat_map(|known| &known.gpus);
+            gpus.any(is_silent)
+        };
+        if some_are_silent || live.values().any(Result::is_err) {
+            return;
+        }
+        let there = live.values().flatten().flatten();
+        let there: BTreeSet<String> = there.filter_map(|it| it.uuid.clone()).collect();
+        let gone = of_layouts.difference(&there).cloned().collect();
+        let forgotten = self.store.forget_layout_slices(lock, &self.boot_id, &gone);
+        if let Err(failure) = forgotten {
+            tracing::warn!(%failure, "slices of layouts that are gone are not forgotten");
+        }
     }
 
     fn remove_one(&self, slice: &PlacedSlice) -> Result<(), String> {
@@ -160,13 +208,16 @@ fn leftover<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, sync::Arc, thread};
+    use std::{collections::BTreeMap, fs, sync::Arc, thread};
 
     use muster_device::{Backend, BackendConfig, LibrarySource, cdi};
     use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
 
     use super::*;
-    use crate::prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice, Write};
+    use crate::{
+        mig::Settings,
+        prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice, Write},
+    };
 
     fn instance(uuid: &str, start: u32) -> MigInstance {
         MigInstance {
@@ -294,6 +345,7 @@ mod tests {
             prober: Prober::new(backend.clone(), directory.path().to_owned()),
             hardware: Hardware::new(backend),
             gpus: watch::channel(None).1,
+            policy: watch::channel(None).1,
         };
         let slice = PlacedSlice {
             gpu: gpu.clone(),
@@ -314,5 +366,74 @@ mod tests {
         let removed = removing.join().unwrap();
         assert!(is_free, "{removed:?}");
         assert!(store.try_lock_gpu(&gpu).unwrap().is_some());
+    }
+
+    /// What is left over, on a node of this mode, of a card on which a layout and an administrator have made a slice each.
+    fn left_in(mode: &str, is_recorded: bool) -> BTreeSet<u32> {
+        let directory = tempfile::tempdir().unwrap();
+        let library = directory.path().join("libnvidia-ml.so.1");
+        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+        let card = StateFile::at(directory.path().join(STATE_FILE));
+        let state = State {
+            board: "h100-nvswitch-8".to_owned(),
+            ..State::default()
+        };
+        card.write(&state).unwrap();
+        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+        let backend = Arc::new(backend);
+        let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu.uuid;
+        assert!(backend.set_mig_mode(&gpu, true).unwrap().current);
+        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+        let store = Store::open(directory.path().join("state"), cdi).unwrap();
+        let listed = backend.gpus().unwrap();
+        let known = KnownGpus::default().after("boot", &listed);
+        let mig = known.gpus[0].gpu.mig.clone().unwrap();
+        let profile = mig.profile("1g.10gb").unwrap();
+        let lock = store.lock().unwrap();
+        let known_node = Write::PutNode {
+            boot_id: "boot".to_owned(),
+            acknowledged: disk(Vec::new()).acknowledged,
+        };
+        store.apply(&lock, &known_node).unwrap();
+        for start in [2, 3] {
+            let placement = Placement { start, size: 1 };
+            let made = backend.create_slice(&gpu, profile, placement).unwrap();
+            if start == 2 {
+                let uuid = made.uuid.unwrap();
+                store.note_layout_slice(&lock, "boot", &uuid, true).unwrap();
+            }
+        }
+        if is_recorded {
+            let placement = Placement { start: 2, size: 1 };
+            let record = record(Unit::slice(gpu.clone(), placement, 1));
+            store.apply(&lock, &Write::PutRecord(record)).unwrap();
+        }
+        drop(lock);
+        let settings = format!(r#"{{"mode": "{mode}"}}"#);
+        let policy = Settings::parse(&settings).unwrap();
+        let policy = policy.policy(&BTreeMap::new());
+        let slices = LeftoverSlices {
+            store,
+            boot_id: "boot".to_owned(),
+            prober: Prober::new(backend.clone(), directory.path().to_owned()),
+            hardware: Hardware::new(backend),
+            gpus: watch::channel(Some(known)).1,
+            policy: watch::channel(Some(policy)).1,
+        };
+        let found = slices.found();
+        found.iter().map(|slice| slice.placement.start).collect()
+    }
+
+    #[test]
+    fn a_slice_of_a_layout_is_left_over_once_slices_are_made_for_claims_and_no_claim_has_it() {
+        for (mode, is_recorded, left) in [
+            ("Static", false, vec![]),
+            ("Off", false, vec![]),
+            ("Dynamic", true, vec![]),
+            ("Dynamic", false, vec![2]),
+        ] {
+            let expected: BTreeSet<u32> = left.into_iter().collect();
+            assert_eq!(left_in(mode, is_recorded), expected, "{mode} {is_recorded}");
+        }
     }
 }

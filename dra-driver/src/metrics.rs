@@ -13,7 +13,7 @@ use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
 };
 
-use crate::{bypass::origin::Origin, driver::CallKind, prepare::Answer};
+use crate::{bypass::origin::Origin, driver::CallKind, inventory::KnownGpus, prepare::Answer};
 
 /// Metrics of the driver. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -217,12 +217,18 @@ impl DriverMetrics {
         self.nvml_stuck_calls.set(count(status.stuck_calls));
     }
 
-    /// Tells what is wrong with the GPUs.
-    pub fn faults(&self, state: &FaultState) {
+    /// Tells what is wrong with the GPUs. Of a GPU that was exchanged faults are remembered, in case it comes back, but nobody can
+    /// mend it here: it does not count. `known` are the GPUs of the node; until they are known all count.
+    pub fn faults(&self, state: &FaultState, known: Option<&KnownGpus>) {
         let count = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+        let is_of_node = |uuid: &str| {
+            known.is_none_or(|known| known.gpus.iter().any(|known| known.gpu.uuid == uuid))
+        };
         for class in FaultClass::ALL {
-            let gpus = state.gpus().values();
-            let has = gpus.filter(|faults| faults.all().iter().any(|fault| fault.class == class));
+            let gpus = state.gpus().iter();
+            let has = gpus.filter(|(uuid, faults)| {
+                faults.all().iter().any(|fault| fault.class == class) && is_of_node(uuid)
+            });
             let class = class.as_str();
             self.faults
                 .get_or_create_owned(&ClassLabel { class })
@@ -280,8 +286,71 @@ impl DriverMetrics {
 
 #[cfg(test)]
 mod tests {
+    use muster_device::{
+        Listed, ListedGpu,
+        faults::{Cause, Device, KnownAddresses, Observation, Scope},
+    };
+
     use super::*;
-    use crate::prepare::Refusal;
+    use crate::{inventory::fixtures::gpu, prepare::Refusal};
+
+    fn after(known: &KnownGpus, boot_id: &str, uuids: &[&str]) -> KnownGpus {
+        let gpus = (0_u32..).zip(uuids).map(|(index, uuid)| ListedGpu {
+            gpu: gpu(uuid, index, &index.to_string()),
+            silent: None,
+        });
+        let listed = Listed {
+            gpus: gpus.collect(),
+            unidentified: Vec::new(),
+        };
+        known.after(boot_id, &listed)
+    }
+
+    #[test]
+    fn a_gpu_that_fell_off_the_bus_counts_as_faulty_and_one_that_was_exchanged_does_not() {
+        let both = after(&KnownGpus::default(), "boot", &["a", "b"]);
+        let addresses = both.gpus.iter().map(|known| (known.gpu.uuid.clone(), None));
+        let addresses = KnownAddresses(addresses.collect());
+        let mut state = FaultState::default();
+        for uuid in ["a", "b"] {
+            let observation = Observation {
+                class: FaultClass::Reset,
+                scope: Scope::Gpu,
+                cause: Cause::Xid(48),
+            };
+            state.observe(&Device::Uuid(uuid.to_owned()), observation, &addresses, 0);
+        }
+        for (what, known, faulty) in [
+            ("nobody knows the GPUs", None, 2),
+            ("both are there", Some(both.clone()), 2),
+            ("one is gone", Some(after(&both, "boot", &["a"])), 2),
+            (
+                "one is exchanged",
+                Some(after(&both, "boot", &["a", "c"])),
+                1,
+            ),
+            (
+                "the machine came up without",
+                Some(after(&both, "next", &["a"])),
+                1,
+            ),
+            (
+                "both are exchanged",
+                Some(after(&both, "next", &["c", "d"])),
+                0,
+            ),
+        ] {
+            let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+            metrics.faults(&state, known.as_ref());
+            let told = |class: FaultClass| {
+                let class = class.as_str();
+                let gauge = metrics.faults.get_or_create_owned(&ClassLabel { class });
+                gauge.get()
+            };
+            assert_eq!(told(FaultClass::Reset), faulty, "{what}");
+            assert_eq!(told(FaultClass::Contained), 0, "{what}");
+        }
+    }
 
     #[test]
     fn only_a_second_claim_counts_as_an_overlap() {

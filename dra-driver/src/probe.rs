@@ -14,7 +14,7 @@ use muster_device::{Backend, BackendError, MigInstance};
 
 use crate::{
     bystanders::Bystanders,
-    prepare::{Disk, InUse, LiveSlices, Probe, Slices, Unit},
+    prepare::{Disk, InUse, LiveSlices, Probe, Sight, Sights, Unit, asks_for_slices, user},
 };
 
 /// Deepest nesting of cgroups below a pod's that is looked at: container, then what it makes itself.
@@ -47,28 +47,74 @@ impl Prober {
         }
     }
 
-    /// Answers the machine's question.
-    pub fn look(&self, probe: &Probe, disk: &Disk) -> InUse {
+    /// Looks at a GPU, of which so many changes have begun. No lock is needed for that.
+    pub fn look_at(&self, gpu: &str, changes: Result<u64, String>) -> Sight {
+        let processes = match self.backend.processes(gpu) {
+            // Nothing runs on a GPU that is not there.
+            Err(BackendError::Gone(_)) => Ok(Vec::new()),
+            found => found.map_err(|error| error.to_string()),
+        };
+        Sight {
+            changes,
+            processes,
+            live: self.live_on(gpu),
+        }
+    }
+
+    /// Answers the machine's question by what was seen before, and by the cgroups of now. Asks nothing of NVML.
+    pub fn judge(&self, probe: &Probe, disk: &Disk, sights: &Sights) -> InUse {
         match probe {
-            Probe::Units(units) => self.units(units.iter(), Some(disk)),
+            Probe::Units(units) => self.seen_on(units.iter(), disk, sights),
             Probe::Recorded(uid) => match disk.records.get(uid) {
-                Some(record) => self.claim(record.units(), &record.pods, Some(disk)),
+                Some(record) => self
+                    .living(&record.pods)
+                    .unwrap_or_else(|| self.seen_on(record.units(), disk, sights)),
                 None => InUse::No,
             },
         }
     }
 
-    /// Whether a claim with these Units, reserved for these pods, is in use. Without the checkpoint nobody is known to only watch.
+    fn seen_on<'a>(
+        &self,
+        units: impl Iterator<Item = &'a Unit>,
+        disk: &Disk,
+        sights: &Sights,
+    ) -> InUse {
+        for unit in units {
+            let is_bystander = |pid: u32| {
+                let bystanders = self.bystanders.as_ref();
+                bystanders.is_some_and(|bystanders| bystanders.include(&unit.gpu, pid, disk))
+            };
+            let user = match sights.get(&unit.gpu) {
+                Some(sight) => sight.user_of(unit, is_bystander),
+                None => Err("it was not looked at".to_owned()),
+            };
+            match user {
+                Ok(None) => {}
+                Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
+                Err(cause) => return InUse::Unknown(format!("GPU {unit}: {cause}")),
+            }
+        }
+        InUse::No
+    }
+
+    /// A pod of these whose containers live.
+    fn living(&self, pods: &[String]) -> Option<InUse> {
+        let pod = pods.iter().find(|pod| self.pod_lives(pod))?;
+        Some(InUse::Yes(format!(
+            "a container of pod UID {pod} still runs"
+        )))
+    }
+
+    /// Whether a claim with these Units, reserved for these pods, is in use now. Asks NVML, so not under the lock of the node. Without the
+    /// checkpoint nobody is known to only watch.
     pub fn claim<'a>(
         &self,
         units: impl Iterator<Item = &'a Unit>,
         pods: &[String],
         disk: Option<&Disk>,
     ) -> InUse {
-        if let Some(pod) = pods.iter().find(|pod| self.pod_lives(pod)) {
-            return InUse::Yes(format!("a container of pod UID {pod} still runs"));
-        }
-        self.units(units, disk)
+        self.living(pods).unwrap_or_else(|| self.units(units, disk))
     }
 
     fn units<'a>(&self, units: impl Iterator<Item = &'a Unit>, disk: Option<&Disk>) -> InUse {
@@ -77,55 +123,31 @@ impl Prober {
                 // Nothing runs on a GPU that is not there.
                 Ok(None) | Err(BackendError::Gone(_)) => {}
                 Ok(Some(pid)) => return InUse::Yes(format!("process {pid} on GPU {unit}")),
-                // Enough not to give it away. To ask the others may take the limit for each, with the lock held.
+                // Enough not to give it away. To ask the others may take the limit for each.
                 Err(error) => return InUse::Unknown(format!("GPU {unit}: {error}")),
             }
         }
         InUse::No
     }
 
-    /// A process that uses a Unit. One of which NVML does not say which GPU instance it is on may be on any.
+    /// A process that uses a Unit.
     fn process_on(&self, unit: &Unit, disk: Option<&Disk>) -> Result<Option<u32>, BackendError> {
         let mut processes = self.backend.processes(&unit.gpu)?;
         if let (Some(bystanders), Some(disk)) = (&self.bystanders, disk) {
             processes.retain(|process| !bystanders.include(&unit.gpu, process.pid, disk));
         }
-        if unit.slices == Slices::ALL || processes.is_empty() {
-            return Ok(processes.first().map(|process| process.pid));
-        }
-        let live = self.backend.mig_instances(&unit.gpu)?;
-        let lies_elsewhere = |number: u32| {
-            let mut instances = live.iter();
-            let instance = instances.find(|instance| instance.gpu_instance == number);
-            instance.is_some_and(|instance| !unit.overlaps_placement(instance.placement))
+        let live = if asks_for_slices(unit, &processes) {
+            self.backend.mig_instances(&unit.gpu)?
+        } else {
+            Vec::new()
         };
-        let mut users = processes.iter();
-        let user = users.find(|process| !process.gpu_instance.is_some_and(lies_elsewhere));
-        Ok(user.map(|process| process.pid))
+        Ok(user(unit, &processes, &live))
     }
 
     /// The slices of these GPUs. A GPU that is not there has none.
     pub fn live(&self, gpus: &[String]) -> LiveSlices {
         let all = gpus.iter();
         all.map(|gpu| (gpu.clone(), self.live_on(gpu))).collect()
-    }
-
-    /// The same for somebody who holds a lock and needs all of them: behind the first GPU that does not say, the others are not asked. Each
-    /// might take the limit.
-    pub fn live_of_all(&self, gpus: &[String]) -> LiveSlices {
-        let mut silent: Option<String> = None;
-        let mut live = LiveSlices::new();
-        for gpu in gpus {
-            let found = match &silent {
-                Some(first) => Err(format!("it is not asked while GPU {first} does not answer")),
-                None => self.live_on(gpu),
-            };
-            if silent.is_none() && found.is_err() {
-                silent = Some(gpu.clone());
-            }
-            live.insert(gpu.clone(), found);
-        }
-        live
     }
 
     fn live_on(&self, gpu: &str) -> Result<Vec<MigInstance>, String> {
@@ -229,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn when_all_gpus_hang_the_lock_is_held_for_one_of_them_only() {
+    fn when_all_gpus_hang_whoever_needs_all_waits_for_one_of_them_only() {
         const LIMIT: Duration = Duration::from_secs(1);
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("libnvidia-ml.so.1");
@@ -262,13 +284,6 @@ mod tests {
         let started = Instant::now();
         let answer = prober.claim(units.iter(), &[], None);
         assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
-        assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
-        // Nor are their slices waited for, one GPU after the other. (The first has just overrun its limit, and is refused at once.)
-        let uuids: Vec<String> = units.iter().skip(1).map(|unit| unit.gpu.clone()).collect();
-        let started = Instant::now();
-        let live = prober.live_of_all(&uuids);
-        assert_eq!(live.len(), 7);
-        assert!(live.values().all(Result::is_err), "{live:?}");
         assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
         set(Vec::new());
     }

@@ -40,6 +40,7 @@ use crate::{
     mig::{
         self,
         apply::{self, Layouts},
+        notices,
     },
     orphans,
     prepare::{Config, Input},
@@ -390,13 +391,20 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let layouts = Layouts {
         backend: backend.clone(),
         store: store.clone(),
+        boot_id: boot_id.clone(),
         kubernetes: kubernetes.clone(),
         gpus: enumerated.gpus.clone(),
-        policy,
+        policy: policy.clone(),
         fences: fences_sender,
         fenced,
     };
     apply::spawn(layouts, shutdown);
+    notices::spawn(
+        enumerated.gpus.clone(),
+        policy.clone(),
+        kubernetes.clone(),
+        shutdown,
+    );
 
     let slices = LeftoverSlices {
         store: store.clone(),
@@ -404,6 +412,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         prober,
         hardware,
         gpus: enumerated.gpus.clone(),
+        policy,
     };
     let managed = ManagedPods::new(args.extended_resources.listed())?;
     let remembered = Remembered::load(&store);

@@ -6,9 +6,10 @@
 //! STATE/claims/UID.json    one record per claim
 //! STATE/devices.json       which GPU has which name (see `inventory`)
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
+//! STATE/layout-slices.json UUIDs of the slices that declared layouts made in this boot: theirs to remove, should the node have none any more
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
 //! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
-//! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode
+//! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode; its length is how many changes have begun
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
@@ -19,6 +20,9 @@
 //! * Nobody changes a GPU under the one lock: hardware that hangs would hold up all claims of the node. Whoever changes one
 //!   for no claim takes its lock under the one lock, looks there at what is recorded, and keeps the GPU's alone
 //!   ([`Store::try_lock_gpu_and_load`]). No claim for a GPU is recorded while somebody has its lock (`under_lock`).
+//! * Nor does anybody ask NVML under the one lock. What was seen of a GPU before counts if no change of it has begun since
+//!   ([`Store::changes_of_gpu`]). Whoever takes the lock of a GPU makes its file one byte longer: that is atomic, cannot be
+//!   half written, and needs no block on a disk that is full.
 //! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
 //!   changes nothing.
 //! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
@@ -83,8 +87,10 @@ struct Node {
     acknowledged: Option<Acknowledged>,
 }
 
-/// File beside the checkpoint.
+/// File beside the checkpoint: what claims had made.
 const MADE_SLICES_FILE: &str = "slices.json";
+/// File beside the checkpoint: what declared layouts had made.
+const LAYOUT_SLICES_FILE: &str = "layout-slices.json";
 
 /// Slices that were made in a boot; they end with it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,14 +152,31 @@ impl Store {
     pub fn lock_gpu(&self, uuid: &str) -> io::Result<Guard> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         file.lock().map_err(|error| named(&path, &error))?;
-        Ok(Guard { _file: file })
+        begin_change(file).map_err(|error| named(&path, &error))
     }
 
-    /// The lock of a GPU, if nobody has it.
+    /// The lock of a GPU, if nobody has it, nor just counts its changes.
     pub fn try_lock_gpu(&self, uuid: &str) -> io::Result<Option<Guard>> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(Guard { _file: file })),
+            Ok(()) => begin_change(file)
+                .map(Some)
+                .map_err(|error| named(&path, &error)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(named(&path, &error)),
+        }
+    }
+
+    /// How many changes of a GPU have begun; `None` while one is under way, by whichever instance. Waits for nobody, and any number may ask at once.
+    /// (An instance of before this count does not keep it, for as long as an update takes.)
+    pub fn changes_of_gpu(&self, uuid: &str) -> io::Result<Option<u64>> {
+        let (path, file) = self.gpu_lock_file(uuid)?;
+        match file.try_lock_shared() {
+            Ok(()) => {
+                let metadata = file.metadata();
+                let metadata = metadata.map_err(|error| named(&path, &error))?;
+                Ok(Some(metadata.len()))
+            }
             Err(TryLockError::WouldBlock) => Ok(None),
             Err(TryLockError::Error(error)) => Err(named(&path, &error)),
         }
@@ -209,6 +232,59 @@ impl Store {
         Ok(made.unwrap_or_default().uuids)
     }
 
+    /// UUIDs of the slices that declared layouts made in the boot with this id, and that no claim made anew since.
+    pub fn layout_slices(
+        &self,
+        _lock: &Guard,
+        boot_id: &str,
+    ) -> Result<BTreeSet<String>, DiskFailure> {
+        let noted = load_beside::<MadeSlices>(self, LAYOUT_SLICES_FILE)?;
+        let noted = noted.filter(|noted| noted.boot_id.as_deref() == Some(boot_id));
+        Ok(noted.unwrap_or_default().uuids)
+    }
+
+    /// Notes that a layout made a slice in this boot, or that this one is gone: whoever makes one there gives it the same UUID.
+    pub fn note_layout_slice(
+        &self,
+        lock: &Guard,
+        boot_id: &str,
+        uuid: &str,
+        is_made: bool,
+    ) -> Result<(), DiskFailure> {
+        if !is_made {
+            let gone = BTreeSet::from([uuid.to_owned()]);
+            return self.forget_layout_slices(lock, boot_id, &gone);
+        }
+        let mut uuids = self.layout_slices(lock, boot_id)?;
+        if !uuids.insert(uuid.to_owned()) {
+            return Ok(());
+        }
+        self.put_layout_slices(Some(boot_id.to_owned()), uuids)
+    }
+
+    /// Of the slices that layouts made these are not there any more.
+    pub fn forget_layout_slices(
+        &self,
+        lock: &Guard,
+        boot_id: &str,
+        gone: &BTreeSet<String>,
+    ) -> Result<(), DiskFailure> {
+        let uuids = self.layout_slices(lock, boot_id)?;
+        if uuids.is_disjoint(gone) {
+            return Ok(());
+        }
+        let left = uuids.difference(gone).cloned().collect();
+        self.put_layout_slices(Some(boot_id.to_owned()), left)
+    }
+
+    fn put_layout_slices(
+        &self,
+        boot_id: Option<String>,
+        uuids: BTreeSet<String>,
+    ) -> Result<(), DiskFailure> {
+        put_beside(self, LAYOUT_SLICES_FILE, &MadeSlices { boot_id, uuids })
+    }
+
     /// Before a record says that a slice was made, it is known as ours; before the record goes, it is not any more: whoever makes one
     /// there gives it the same UUID.
     fn note_slices(&self, uid: &str, next: Option<&Record>) -> Result<(), DiskFailure> {
@@ -222,6 +298,13 @@ impl Store {
             return Ok(());
         }
         let boot_id = self.load_node()?.boot_id;
+        // What a claim had made is no layout's, whatever lay there before.
+        if let Some(layouts) = load_beside::<MadeSlices>(self, LAYOUT_SLICES_FILE)?
+            && !layouts.uuids.is_disjoint(&now)
+        {
+            let left = layouts.uuids.difference(&now).cloned().collect();
+            self.put_layout_slices(layouts.boot_id, left)?;
+        }
         let known = load_beside::<MadeSlices>(self, MADE_SLICES_FILE)?.unwrap_or_default();
         let mut noted = known.clone();
         if noted.boot_id != boot_id {
@@ -427,6 +510,13 @@ impl Store {
     fn record_file(&self, uid: &str) -> PathBuf {
         self.directory.join("claims").join(format!("{uid}.json"))
     }
+}
+
+/// Counts the change for which the lock of a GPU was taken.
+fn begin_change(file: File) -> io::Result<Guard> {
+    let changes = file.metadata()?.len();
+    file.set_len(changes + 1)?;
+    Ok(Guard { _file: file })
 }
 
 /// What containers get of a device.

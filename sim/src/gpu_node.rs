@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use muster_dra_driver::prepare::{
-    DeviceFacts, Disk, InUse, Inventory, LiveSlices, Probe, Record, RecordState, SliceFacts,
-    SliceMode, Unit, Write,
+    DeviceFacts, Disk, InUse, Inventory, LiveSlices, MigInstance, Probe, Process, Record,
+    RecordState, Sight, Sights, SliceFacts, SliceMode, Unit, Verified, Write,
 };
 
 use crate::{
@@ -104,10 +104,59 @@ impl GpuNode {
             .collect()
     }
 
-    /// The slices of these GPUs, as NVML lists them.
-    pub fn live(&self, gpus: &[String]) -> LiveSlices {
-        let of = |gpu: &String| (gpu.clone(), Ok(self.slices.live(gpu)));
-        gpus.iter().map(of).collect()
+    /// What is seen of a GPU without the lock. The number of a process is that of its pod among those that live.
+    pub fn look(&self, gpu: &str) -> Sight {
+        let live = self.slices.live(gpu);
+        let mut processes = Vec::new();
+        for (pid, container) in (1_u32..).zip(self.containers.values()) {
+            let units = container.units.iter().map(|(_, unit)| unit);
+            for unit in units.filter(|unit| container.listed && unit.gpu == gpu) {
+                let gpu_instance = instance_of(unit, &live);
+                processes.push(Process { pid, gpu_instance });
+            }
+        }
+        Sight {
+            changes: self.slices.changes(gpu),
+            processes: Ok(processes),
+            live: Ok(live),
+        }
+    }
+
+    /// What is known under the lock, by what was seen before it and by the cgroups of now.
+    pub fn judge(&self, probe: Option<&Probe>, sights: &Sights) -> (Option<InUse>, LiveSlices) {
+        let verified = Verified::of(probe, sights, |gpu| self.slices.changes(gpu));
+        let in_use = probe.map(|probe| match verified.unknown {
+            Some(cause) => InUse::Unknown(cause),
+            None => self.use_seen(probe, &verified.sights),
+        });
+        (in_use, verified.live)
+    }
+
+    fn use_seen(&self, probe: &Probe, sights: &Sights) -> InUse {
+        let recorded = match probe {
+            Probe::Units(_) => None,
+            Probe::Recorded(uid) => self.disk.records.get(uid),
+        };
+        let mut pods = recorded.iter().flat_map(|record| &record.pods);
+        if let Some(pod) = pods.find(|pod| self.containers.contains_key(*pod)) {
+            return InUse::Yes(format!("pod {pod}"));
+        }
+        let units: Vec<&Unit> = match probe {
+            Probe::Units(units) => units.iter().collect(),
+            Probe::Recorded(_) => recorded.into_iter().flat_map(Record::units).collect(),
+        };
+        for unit in units {
+            let user = match sights.get(&unit.gpu) {
+                Some(sight) => sight.user_of(unit, |_| false),
+                None => Err("it was not looked at".to_owned()),
+            };
+            match user {
+                Ok(None) => {}
+                Ok(Some(pid)) => return InUse::Yes(format!("process {pid}")),
+                Err(cause) => return InUse::Unknown(cause),
+            }
+        }
+        InUse::No
     }
 
     /// One write to the disk.
@@ -166,23 +215,7 @@ impl GpuNode {
             .collect()
     }
 
-    /// Whether something is in use, as cgroups and NVML show it.
-    pub fn probe(&self, probe: &Probe) -> InUse {
-        let user = match probe {
-            Probe::Units(units) => self.process_on(units),
-            Probe::Recorded(uid) => self.disk.records.get(uid).and_then(|record| {
-                let units: Vec<Unit> = record.units().cloned().collect();
-                let alive = record
-                    .pods
-                    .iter()
-                    .find(|pod| self.containers.contains_key(*pod));
-                alive.or_else(|| self.process_on(&units))
-            }),
-        };
-        user.map_or(InUse::No, |pod| InUse::Yes(format!("pod {pod}")))
-    }
-
-    /// A pod whose process uses one of these Units.
+    /// A pod whose process uses one of these Units now.
     pub fn process_on(&self, units: &[Unit]) -> Option<&String> {
         let uses = |container: &Container| {
             container.listed
@@ -208,4 +241,16 @@ impl GpuNode {
         let used = used.map(|(claim, unit)| (claim.as_str(), unit));
         recorded.chain(used)
     }
+}
+
+/// Number of the GPU instance that a Unit is. `None`: it is no slice, or that one is gone.
+fn instance_of(unit: &Unit, live: &[MigInstance]) -> Option<u32> {
+    let is_it = |instance: &&MigInstance| {
+        let placement = instance.placement;
+        u32::from(unit.slices.start) == placement.start
+            && u32::from(unit.slices.end) == placement.end()
+    };
+    live.iter()
+        .find(is_it)
+        .map(|instance| instance.gpu_instance)
 }

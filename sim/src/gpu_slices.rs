@@ -24,6 +24,8 @@ pub struct GpuSlices {
     live: BTreeMap<String, Vec<(MigInstance, u32)>>,
     /// Who holds the lock of a GPU, by its UUID.
     locks: BTreeMap<String, u64>,
+    /// How many changes by drivers have begun, by UUID of the GPU.
+    changes: BTreeMap<String, u64>,
     numbers: u64,
 }
 
@@ -94,6 +96,19 @@ impl GpuSlices {
         self.locks
             .get(gpu)
             .is_some_and(|holder| Some(*holder) != by)
+    }
+
+    /// A driver that has the lock of a GPU, or keeps it for no longer than a step, begins to change it.
+    pub fn begin_change(&mut self, gpu: &str) {
+        *self.changes.entry(gpu.to_owned()).or_default() += 1;
+    }
+
+    /// How many changes of a GPU have begun; an error while one is under way.
+    pub fn changes(&self, gpu: &str) -> Result<u64, String> {
+        if self.is_locked(gpu, None) {
+            return Err(format!("GPU {gpu} is being changed"));
+        }
+        Ok(self.changes.get(gpu).copied().unwrap_or_default())
     }
 
     /// Takes the lock of a GPU, which is free.
@@ -195,6 +210,7 @@ mod tests {
             gpu: "GPU-0".to_owned(),
             profile,
             placement: Placement { start, size },
+            is_new: false,
         }
     }
 

@@ -48,7 +48,7 @@ pub enum EffectKind {
     DeleteQueue,
     /// A controller publishes an Event.
     PublishEvent,
-    /// A driver takes the lock.
+    /// A driver looks at a GPU, or takes the lock.
     DriverLock,
     /// A driver reads its disk, and `NodeDevices` where it must.
     DriverLook,

@@ -66,6 +66,8 @@ reasons! {
         DevicePluginOnNode,
         /// Another DRA driver hands out GPUs of a node that Muster serves.
         OtherDriverOnNode,
+        /// The driver does not start with what `driver.mig` says.
+        MigSettingsInvalid,
         /// A DeviceClass gives out Muster's devices by the name of a resource, past the gate or without a permit.
         DeviceClassNamesResource,
         /// The scheduler's configuration is not one that kube-scheduler starts with.
@@ -142,6 +144,12 @@ reasons! {
         GpusServedByOthers,
         /// A device plugin offers GPUs by a resource that is not managed: nobody is charged for them.
         ResourceNotManaged,
+        /// Muster and NVIDIA's mig-manager are both to make slices of a node's GPUs.
+        MigManagerActive,
+        /// GPUs of a node on which slices are made for claims are not in MIG mode, and are not put into it.
+        MigModeNotSwitched,
+        /// GPUs of such a node cannot be cut.
+        MigNotPossible,
         /// NVIDIA's runtime is the default one of nodes.
         NvidiaRuntimeIsDefault,
         /// NVIDIA's runtime gives any container the GPUs that its variable names.

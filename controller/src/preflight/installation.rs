@@ -24,6 +24,8 @@ const DRIVER: &str = "-driver";
 const SCHEDULER: &str = "-scheduler";
 /// The same of all Deployments of the chart.
 const DEPLOYMENTS: [&str; 4] = [CONTROLLER, "-webhook", "-extender", SCHEDULER];
+/// The variable by which the driver is told how to cut GPUs.
+const MIG_VARIABLE: &str = "MUSTER_MIG";
 /// When the controller evicts the gangs of a silent node, if nothing else is said.
 const EVICT_AFTER_SECONDS: u32 = 240;
 
@@ -63,6 +65,8 @@ pub struct Driver {
     pub node_selector: BTreeMap<String, String>,
     /// Terms of its required affinity to nodes, of which one must match. `None`: no such affinity.
     pub affinity: Option<Vec<NodeSelectorTerm>>,
+    /// How it is to cut GPUs, as it is given to it; `None`: nothing is said.
+    pub mig: Option<String>,
 }
 
 impl Installation {
@@ -211,8 +215,21 @@ impl Driver {
                 .and_then(|spec| spec.node_selector.clone())
                 .unwrap_or_default(),
             affinity: affinity.map(|required| required.node_selector_terms.clone()),
+            mig: mig(template),
         }
     }
+}
+
+/// The flag, else the variable: of several of one name the last counts.
+fn mig(template: Option<&PodSpec>) -> Option<String> {
+    let words = words(template);
+    let containers = template.into_iter().flat_map(|spec| &spec.containers);
+    let variables = containers.flat_map(|container| container.env.iter().flatten());
+    let mut named = variables.filter(|variable| variable.name == MIG_VARIABLE);
+    let variable = named
+        .next_back()
+        .and_then(|variable| variable.value.as_deref());
+    flag(&words, "mig").or(variable).map(str::to_owned)
 }
 
 #[cfg(test)]
@@ -276,6 +293,7 @@ mod tests {
                 namespace: "gpu-drivers".to_owned(),
                 node_selector: [("gpu".to_owned(), "yes".to_owned())].into(),
                 affinity: None,
+                mig: None,
             }),
             programs: [&deployments[0], &deployments[2], &deployments[1]]
                 .map(Program::of_deployment)
@@ -310,6 +328,29 @@ mod tests {
         assert_eq!(found[0].excluded_namespaces, None);
         assert_eq!(found[0].evict_after_seconds, 240);
         assert!(releases(&[deployment("a", "muster-webhook", &[])], &[]).is_empty());
+    }
+
+    #[test]
+    fn how_a_driver_cuts_gpus_is_said_by_its_flag_else_by_the_last_variable_of_the_name() {
+        let variable = |value: &str| json!({"name": "MUSTER_MIG", "value": value});
+        for (args, variables, expected) in [
+            (vec![], vec![], None),
+            (vec![], vec![variable("{}")], Some("{}")),
+            (vec![], vec![variable("{}"), variable("[]")], Some("[]")),
+            (
+                vec!["--mig={\"mode\":\"Off\"}"],
+                vec![variable("{}")],
+                Some("{\"mode\":\"Off\"}"),
+            ),
+        ] {
+            let mut set = daemon_set("gpus", "gangs-driver", &json!({}));
+            let container = json!([{"name": "driver", "args": args, "env": variables}]);
+            let template = set.spec.template.spec.as_mut().unwrap();
+            template.containers = serde_json::from_value(container).unwrap();
+            let found = releases(&[deployment("gpus", "gangs-controller", &[])], &[set]);
+            let driver = found[0].driver.as_ref().unwrap();
+            assert_eq!(driver.mig.as_deref(), expected);
+        }
     }
 
     #[test]

@@ -4,10 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm};
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use muster_cluster::{device_plugin, managed::ManagedPods, node_filter::affinity_passes};
+use muster_cluster::{
+    device_plugin, managed::ManagedPods, mig_settings::Settings, node_filter::affinity_passes,
+};
 
 use super::{
     finding::{Finding, Reason},
+    mig::MigNodes,
     other_drivers::DevicePlugins,
     reading::{self, Reading},
     runtimes::Runtimes,
@@ -27,6 +30,8 @@ pub struct Wanted {
     pub affinity: Option<Vec<NodeSelectorTerm>>,
     /// Resources that stand for devices.
     pub devices: ManagedPods,
+    /// How its driver is to cut GPUs; an error says why it does not understand that. `None`: no driver is seen.
+    pub mig: Option<Result<Settings, String>>,
 }
 
 /// What is known of nodes of one kind.
@@ -59,12 +64,14 @@ pub struct Nodes {
     pub served_names: BTreeSet<String>,
     /// Resources of device plugins that are not managed, with the nodes that offer them.
     pub(super) unmanaged: BTreeMap<String, Names>,
+    /// Slices that are asked for on those that are served.
+    pub(super) mig: MigNodes,
     /// Those that have the labels and are left out by the driver's affinity.
     left_out: Names,
 }
 
 impl Nodes {
-    fn see(&mut self, node: &Node, wanted: &Wanted) {
+    pub(super) fn see(&mut self, node: &Node, wanted: &Wanted) {
         let labels = node.labels();
         // A driver that chooses by no label runs on all.
         let has_labels = wanted
@@ -83,6 +90,9 @@ impl Nodes {
         let plugin = device_plugin::offered(node, &wanted.devices);
         let group = if is_served {
             self.served_names.insert(node.name_any());
+            if let Some(Ok(settings)) = &wanted.mig {
+                self.mig.see(node, settings);
+            }
             &mut self.served
         } else if plugin.is_some() || labels.get(GPU_PRESENT).is_some_and(|value| value == "true") {
             &mut self.candidates
@@ -207,6 +217,7 @@ pub(crate) mod tests {
             labels: [("muster.dev/driver".to_owned(), "true".to_owned())].into(),
             affinity: None,
             devices: ManagedPods::new(["nvidia.com/gpu", "nvidia.com/mig-*"]).unwrap(),
+            mig: None,
         }
     }
 

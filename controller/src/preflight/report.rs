@@ -24,6 +24,8 @@ pub enum Check {
     NvidiaToolkit,
     /// Who else hands out GPUs.
     OtherDrivers,
+    /// How GPUs are cut into slices.
+    Mig,
     /// kube-scheduler's configuration.
     SchedulerConfig,
     /// Whether the extender answers.

@@ -188,7 +188,7 @@ struct Keeper {
 
 impl Keeper {
     async fn run(mut self) {
-        self.metrics.faults(&self.kept);
+        self.count(&self.kept);
         loop {
             tokio::select! {
                 () = self.eye.news.notified() => {}
@@ -218,8 +218,12 @@ impl Keeper {
         }
     }
 
+    fn count(&self, state: &FaultState) {
+        self.metrics.faults(state, self.gpus.borrow().as_ref());
+    }
+
     fn tell(&self, state: FaultState) {
-        self.metrics.faults(&state);
+        self.count(&state);
         self.faults.send_if_modified(|told| {
             let is_new = outline(told) != outline(&state);
             if is_new {

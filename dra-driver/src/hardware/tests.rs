@@ -61,6 +61,7 @@ impl Fixture {
             gpu: self.gpu.uuid.clone(),
             profile: Arc::new(profile.clone()),
             placement: Placement { start, size },
+            is_new: false,
         }
     }
 
@@ -159,6 +160,29 @@ fn what_lies_in_the_way_is_told_with_its_place_and_stays() {
     f.remove(&f.order("2g.20gb", 2), Some("MIG-of-somebody-else"))
         .unwrap();
     assert_eq!(f.starts(), [2]);
+}
+
+#[test]
+fn what_somebody_made_at_a_place_that_was_empty_when_it_was_recorded_is_not_taken_up() {
+    let f = fixture();
+    f.record(RecordState::Preparing);
+    let by_hand = f.make(&[f.order("1g.10gb", 3)]).unwrap();
+    let order = SliceOrder {
+        is_new: true,
+        ..f.order("1g.10gb", 3)
+    };
+    let failure = f.make(std::slice::from_ref(&order)).unwrap_err();
+    assert_eq!(failure.reason, Some(Reason::DeviceHeld));
+    let foreign = failure.foreign.unwrap();
+    assert_eq!(foreign.placement, order.placement);
+    assert_eq!(foreign.uuid.as_ref(), Some(&by_hand.slices[0].uuid));
+    assert_eq!(f.starts(), [3]);
+    let beside = SliceOrder {
+        is_new: true,
+        ..f.order("1g.10gb", 4)
+    };
+    f.make(std::slice::from_ref(&beside)).unwrap();
+    assert_eq!(f.starts(), [3, 4]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Brings the GPUs of a node to their declared layout ([`super::layout`] says when and how).
+//! Brings the GPUs of a node to their declared layout, or out of MIG mode ([`super::layout`] says when and how).
 //!
 //! A step is taken under the lock of the GPU, under which slices are made and removed: what was seen before is looked at once more there, and only
 //! if it is still so the step is taken, on a GPU that has been tainted for half a minute. What is recorded is read when that lock is taken, under
@@ -16,13 +16,13 @@ use muster_serve::Shutdown;
 use tokio::sync::watch;
 
 use super::{
-    layout::{Applier, Next, Sight, Step, Usage, steps},
-    settings::{Cut, Policy},
+    layout::{Allocated, Applier, Goal, Next, Part, Sight, Step, Usage, awaited},
+    settings::{OnGpus, Policy},
 };
 use crate::{
     inventory::{KnownGpu, KnownGpus},
     kubernetes::Kubernetes,
-    prepare::{Disk, Milliseconds},
+    prepare::{Disk, Milliseconds, Record, Slices, Unit},
     store::Store,
 };
 
@@ -38,6 +38,8 @@ pub struct Layouts {
     pub backend: Arc<Backend>,
     /// The checkpoint.
     pub store: Store,
+    /// Which boot this is.
+    pub boot_id: String,
     /// The API server, for claims.
     pub kubernetes: Kubernetes,
     /// The GPUs.
@@ -55,31 +57,41 @@ pub fn spawn(layouts: Layouts, shutdown: &Shutdown) {
     shutdown.spawn_until_stopped("layouts of GPUs", layouts.run());
 }
 
-/// A GPU with its layout, as tasks that block take it along.
+/// A GPU with what it is to become, as tasks that block take it along.
 #[derive(Clone, Debug)]
 struct Wanted {
     uuid: String,
     mig: MigFacts,
     published: Vec<MigInstance>,
-    cut: Cut,
+    goal: Goal,
     may_toggle: bool,
-    /// Names of all devices that it may be.
-    devices: BTreeSet<String>,
+    /// All devices that it may be, by name: the slice, or the whole GPU.
+    devices: BTreeMap<String, Option<Part>>,
 }
 
 impl Wanted {
     fn of(known: &KnownGpu, policy: &Policy) -> Option<Self> {
-        let cut = policy.cut(&known.gpu.device_name())?;
+        let goal = policy.goal(known)?;
         let mig = known.gpu.mig.as_ref()?;
         (!known.gone && !known.silent).then(|| Self {
             uuid: known.gpu.uuid.clone(),
             mig: mig.clone(),
             published: known.instances.clone(),
-            cut: cut.clone(),
+            goal,
             may_toggle: policy.may_toggle(known),
-            devices: known.parts().map(|part| part.name).collect(),
+            devices: devices(known),
         })
     }
+}
+
+fn devices(known: &KnownGpu) -> BTreeMap<String, Option<Part>> {
+    let parts = known.parts();
+    let devices = parts.map(|part| {
+        let slice = part.slice;
+        let slice = slice.map(|it| (it.profile.gpu_instance_profile, it.placement));
+        (part.name, slice)
+    });
+    devices.collect()
 }
 
 impl Layouts {
@@ -104,15 +116,15 @@ impl Layouts {
                 for wanted in wanted {
                     let milliseconds = started.elapsed().as_millis();
                     let now = Milliseconds(u64::try_from(milliseconds).unwrap_or(u64::MAX));
-                    let uuid = wanted.uuid.clone();
+                    let (uuid, goal) = (wanted.uuid.clone(), wanted.goal.clone());
                     match self.bring(&mut applier, now, wanted).await {
                         Ok((next, stepped)) => {
                             if stepped {
                                 pause = LOOK_SOON;
                             }
-                            tell(&mut told, uuid, &next);
+                            tell(&mut told, uuid, &goal, &next);
                         }
-                        Err(cause) => log(&mut told, uuid, cause),
+                        Err(cause) => log(&mut told, uuid, &goal, cause),
                     }
                 }
                 self.fences.send_if_modified(|before| {
@@ -148,7 +160,7 @@ impl Layouts {
                 usage: looked.usage.clone(),
                 allocated: allocated.clone(),
                 is_fenced,
-                cut: &wanted.cut,
+                goal: &wanted.goal,
                 may_toggle: wanted.may_toggle,
             };
             match applier.next(now, &wanted.uuid, &sight) {
@@ -158,11 +170,17 @@ impl Layouts {
                 Next::Step(step) => {
                     let uuid = wanted.uuid.clone();
                     let (backend, store) = (self.backend.clone(), self.store.clone());
-                    let taken = step.clone();
-                    let done = blocking(move || take(&backend, &store, &wanted, &taken)).await;
+                    let (boot_id, taken) = (self.boot_id.clone(), step.clone());
+                    let awaited = awaited(allocated.as_deref().unwrap_or_default());
+                    let take = move || take(&backend, &store, &boot_id, &wanted, &awaited, &taken);
+                    let done = blocking(take).await;
                     applier.stepped(now, &uuid, done.is_ok());
                     done?;
-                    tracing::info!(gpu = uuid, ?step, "a step to the declared layout");
+                    tracing::info!(
+                        gpu = uuid,
+                        ?step,
+                        "a step to what driver.mig says of the GPU"
+                    );
                     return Ok((Next::Step(step), true));
                 }
                 next => return Ok((next, false)),
@@ -170,18 +188,26 @@ impl Layouts {
         }
     }
 
-    /// Which claim was allocated any of these devices.
-    async fn allocated(&self, devices: &BTreeSet<String>) -> Result<Usage, String> {
+    /// Which claims were allocated any of these devices.
+    async fn allocated(
+        &self,
+        devices: &BTreeMap<String, Option<Part>>,
+    ) -> Result<Vec<Allocated>, String> {
         let claims = self.kubernetes.allocated_here().await;
         let claims = claims.map_err(|error| format!("ResourceClaims: {error}"))?;
         let node = self.kubernetes.node();
-        let has = claims.iter().find(|claim| {
-            let mut its = claim.devices.iter().flatten();
-            its.any(|it| it.pool == node && devices.contains(&it.device))
+        let allocated = claims.iter().filter_map(|claim| {
+            let its = claim.devices.iter().flatten();
+            let here = its.filter(|it| it.pool == node);
+            let parts: Vec<Option<Part>> = here
+                .filter_map(|it| devices.get(&it.device).copied())
+                .collect();
+            (!parts.is_empty()).then(|| Allocated {
+                claim: format!("claim {}", claim.reference),
+                slices: parts.into_iter().collect(),
+            })
         });
-        Ok(has.map_or(Usage::Idle, |claim| {
-            Usage::Used(format!("claim {}", claim.reference))
-        }))
+        Ok(allocated.collect())
     }
 }
 
@@ -203,31 +229,56 @@ fn looked(backend: &Backend, disk: &Disk, wanted: &Wanted) -> Result<Looked, Str
     let failed = |error: muster_device::BackendError| error.to_string();
     let live = backend.mig_instances(&wanted.uuid).map_err(failed)?;
     let processes = backend.processes(&wanted.uuid).map_err(failed)?;
-    let holder = disk
-        .records
-        .values()
-        .find(|record| record.units().any(|unit| unit.gpu == wanted.uuid));
+    let has_it = |record: &&Record| record.units().any(|unit| unit.gpu == wanted.uuid);
+    let holders: Vec<&Record> = disk.records.values().filter(has_it).collect();
+    let who = match (holders.first(), processes.first()) {
+        (Some(record), _) => Some(format!("claim {}", record.claim)),
+        (None, Some(process)) => Some(format!("process {}", process.pid)),
+        (None, None) => None,
+    };
+    // A record may be about a slice that is only to be made.
+    let lies = |unit: &Unit| {
+        let Slices { start, end } = unit.slices;
+        let covers = |it: &MigInstance| {
+            it.placement.start == u32::from(start) && it.placement.end() == u32::from(end)
+        };
+        unit.gpu != wanted.uuid || live.iter().any(covers)
+    };
+    let is_in_slices = holders.iter().all(|record| record.units().all(lies))
+        && processes.iter().all(|process| {
+            let own = process.gpu_instance;
+            own.is_some_and(|own| live.iter().any(|it| it.gpu_instance == own))
+        });
     // Without a generation the records are being rebuilt, and who holds what nobody knows.
-    let usage = match (holder, processes.first()) {
+    let usage = match who {
         _ if disk.acknowledged.is_none() => Usage::Used("records are being rebuilt".to_owned()),
-        (Some(record), _) => Usage::Used(format!("claim {}", record.claim)),
-        (None, Some(process)) => Usage::Used(format!("process {}", process.pid)),
-        (None, None) => Usage::Idle,
+        None => Usage::Idle,
+        Some(who) if is_in_slices => Usage::UsedInSlices(who),
+        Some(who) => Usage::Used(who),
     };
     Ok(Looked { live, usage })
 }
 
 /// Takes a step, if it is still the next one and nobody has a part of the GPU.
-fn take(backend: &Backend, store: &Store, wanted: &Wanted, step: &Step) -> Result<(), String> {
+fn take(
+    backend: &Backend,
+    store: &Store,
+    boot_id: &str,
+    wanted: &Wanted,
+    awaited: &[Part],
+    step: &Step,
+) -> Result<(), String> {
     let locked = store.try_lock_gpu_and_load(&wanted.uuid);
-    let Some((_gpu, disk)) = locked.map_err(|failure| failure.to_string())? else {
+    let Some((gpu, disk)) = locked.map_err(|failure| failure.to_string())? else {
         return Err("a slice is being made or removed".to_owned());
     };
     let looked = looked(backend, &disk, wanted)?;
-    if let Usage::Used(who) = looked.usage {
+    if let Some(who) = looked.usage.forbids(step) {
         return Err(format!("{who} has a part of it by now"));
     }
-    let steps = steps(&wanted.mig, &looked.live, &wanted.cut, wanted.may_toggle)?;
+    let steps = wanted
+        .goal
+        .steps(&wanted.mig, &looked.live, awaited, wanted.may_toggle)?;
     if steps.first() != Some(step) {
         // Another instance took it.
         return Ok(());
@@ -235,17 +286,61 @@ fn take(backend: &Backend, store: &Store, wanted: &Wanted, step: &Step) -> Resul
     let failed = |error: muster_device::BackendError| error.to_string();
     match step {
         Step::SwitchOn => switch_on(backend, &wanted.uuid),
+        Step::SwitchOff => switch_off(backend, &wanted.uuid),
         Step::Destroy {
             gpu_instance,
             placement,
-        } => backend
-            .destroy_slice(&wanted.uuid, *gpu_instance, *placement)
-            .map_err(failed),
-        Step::Create { profile, placement } => backend
-            .create_slice(&wanted.uuid, profile, *placement)
-            .map(drop)
-            .map_err(failed),
+        } => {
+            let mut live = looked.live.iter();
+            let uuid = live.find(|it| it.gpu_instance == *gpu_instance);
+            let uuid = uuid.and_then(|it| it.uuid.clone());
+            backend
+                .destroy_slice(&wanted.uuid, *gpu_instance, *placement)
+                .map_err(failed)?;
+            drop(gpu);
+            note(store, boot_id, uuid, false);
+            Ok(())
+        }
+        Step::Create { profile, placement } => {
+            let made = backend
+                .create_slice(&wanted.uuid, profile, *placement)
+                .map_err(failed)?;
+            // The lock of the checkpoint is never waited for under that of a GPU.
+            drop(gpu);
+            note(store, boot_id, made.uuid, true);
+            Ok(())
+        }
     }
+}
+
+/// Notes that a slice of a layout was made, or is gone. One that is not noted counts as an administrator's, if the node should have no layout any more:
+/// then he removes it himself.
+fn note(store: &Store, boot_id: &str, uuid: Option<String>, is_made: bool) {
+    let Some(uuid) = uuid else { return };
+    let noted = store.lock().map_err(|error| error.to_string());
+    let noted = noted.and_then(|lock| {
+        let noted = store.note_layout_slice(&lock, boot_id, &uuid, is_made);
+        noted.map_err(|failure| failure.to_string())
+    });
+    if let Err(cause) = noted {
+        tracing::warn!(slice = uuid, cause, "a slice of a layout is not noted");
+    }
+}
+
+/// Switches a GPU without slices that nothing uses out of MIG mode. One that would have to be reset is left as it was.
+fn switch_off(backend: &Backend, uuid: &str) -> Result<(), String> {
+    let set = |on: bool| {
+        let set = backend.set_mig_mode(uuid, on);
+        set.map_err(|error| error.to_string())
+    };
+    if !set(false)?.current {
+        return Ok(());
+    }
+    // Else it would change with a reset that somebody does for another reason.
+    let taken_back = set(true).map_or_else(|cause| format!(" ({cause})"), |_| String::new());
+    Err(format!(
+        "the MIG mode of GPU {uuid} changes with a reset only; it is left as it was{taken_back}"
+    ))
 }
 
 /// Switches a GPU that nothing uses into MIG mode. One that would have to be reset is left as it was.
@@ -276,24 +371,35 @@ async fn blocking<T: Send + 'static>(
 }
 
 /// Each change is told once.
-fn tell(told: &mut BTreeMap<String, String>, gpu: String, next: &Next) {
+fn tell(told: &mut BTreeMap<String, String>, gpu: String, goal: &Goal, next: &Next) {
     match next {
         Next::Done => {
             if told.remove(&gpu).is_some() {
-                tracing::info!(gpu, "the GPU is cut as its layout says");
+                match goal {
+                    Goal::Cut(_) => tracing::info!(gpu, "the GPU is cut as its layout says"),
+                    Goal::Whole => tracing::info!(gpu, "the GPU is out of MIG mode"),
+                }
             }
         }
-        Next::CannotBe(why) => log(told, gpu, format!("it cannot be: {why}")),
-        Next::Waits(who) => log(told, gpu, format!("it waits until the GPU is idle: {who}")),
+        Next::CannotBe(why) => log(told, gpu, goal, format!("it cannot be: {why}")),
+        Next::Waits(who) => log(
+            told,
+            gpu,
+            goal,
+            format!("it waits until the GPU is idle: {who}"),
+        ),
         Next::Shows | Next::Fence | Next::Ask | Next::Step(_) => {
-            log(told, gpu, "it is being applied".to_owned());
+            log(told, gpu, goal, "it is being applied".to_owned());
         }
     }
 }
 
-fn log(told: &mut BTreeMap<String, String>, gpu: String, state: String) {
+fn log(told: &mut BTreeMap<String, String>, gpu: String, goal: &Goal, state: String) {
     if told.get(&gpu) != Some(&state) {
-        tracing::warn!(gpu, state, "the GPU is not cut as its layout says");
+        match goal {
+            Goal::Cut(_) => tracing::warn!(gpu, state, "the GPU is not cut as its layout says"),
+            Goal::Whole => tracing::info!(gpu, state, "the GPU is still in MIG mode"),
+        }
         told.insert(gpu, state);
     }
 }
@@ -302,25 +408,183 @@ fn log(told: &mut BTreeMap<String, String>, gpu: String, state: String) {
 mod tests {
     use std::{fs, thread};
 
-    use muster_device::{BackendConfig, LibrarySource, cdi};
+    use muster_device::{BackendConfig, Gpu, LibrarySource, cdi};
     use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
 
     use super::*;
-    use crate::prepare::{Acknowledged, Write};
+    use crate::prepare::{Acknowledged, ClaimRef, RecordState, RecordedDevice, Write};
+
+    /// A node with one board, of which the first GPU is looked at.
+    struct Stage {
+        directory: tempfile::TempDir,
+        card: StateFile,
+        backend: Backend,
+        store: Store,
+        gpu: Gpu,
+    }
+
+    impl Stage {
+        fn new() -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let library = directory.path().join("libnvidia-ml.so.1");
+            fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
+            let card = StateFile::at(directory.path().join(STATE_FILE));
+            let state = State {
+                board: "h100-nvswitch-8".to_owned(),
+                ..State::default()
+            };
+            card.write(&state).unwrap();
+            let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+            let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+            let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+            let store = Store::open(directory.path().join("state"), cdi).unwrap();
+            let lock = store.lock().unwrap();
+            let known = Write::PutNode {
+                boot_id: "boot".to_owned(),
+                acknowledged: Some(Acknowledged {
+                    uid: None,
+                    generation: 0,
+                    enforce: false,
+                }),
+            };
+            store.apply(&lock, &known).unwrap();
+            drop(lock);
+            Self {
+                directory,
+                card,
+                backend,
+                store,
+                gpu,
+            }
+        }
+
+        /// The GPU as it is now, with what it is to become.
+        fn wanted(&self, goal: Goal) -> Wanted {
+            let gpu = self.backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+            Wanted {
+                uuid: gpu.uuid,
+                mig: gpu.mig.unwrap(),
+                published: Vec::new(),
+                goal,
+                may_toggle: true,
+                devices: BTreeMap::new(),
+            }
+        }
+
+        /// Takes all steps to a goal.
+        fn bring(&self, goal: &Goal) {
+            for _ in 0..9 {
+                let wanted = self.wanted(goal.clone());
+                let live = self.backend.mig_instances(&wanted.uuid).unwrap_or_default();
+                let steps = goal.steps(&wanted.mig, &live, &[], true).unwrap();
+                let Some(step) = steps.first() else { return };
+                take(&self.backend, &self.store, "boot", &wanted, &[], step).unwrap();
+            }
+            panic!("{goal:?} is not reached");
+        }
+
+        fn noted(&self) -> BTreeSet<String> {
+            let lock = self.store.lock().unwrap();
+            self.store.layout_slices(&lock, "boot").unwrap()
+        }
+    }
+
+    #[test]
+    fn slices_of_a_layout_are_noted_as_its_own_until_it_removes_them_and_then_the_gpu_can_be_made_whole()
+     {
+        let stage = Stage::new();
+        let cut = |slices: &[(&str, u32)]| {
+            let slices = slices.iter();
+            Goal::Cut(
+                slices
+                    .map(|(name, count)| ((*name).to_owned(), *count))
+                    .collect(),
+            )
+        };
+        for (slices, noted) in [
+            (vec![("1g.10gb", 2)], 2),
+            (vec![("1g.10gb", 1), ("3g.40gb", 1)], 2),
+        ] {
+            stage.bring(&cut(&slices));
+            assert_eq!(stage.noted().len(), noted, "{slices:?}");
+            let live = stage.backend.mig_instances(&stage.gpu.uuid).unwrap();
+            let live: BTreeSet<String> = live.into_iter().filter_map(|it| it.uuid).collect();
+            assert_eq!(stage.noted(), live, "{slices:?}");
+        }
+        // Slices are never removed for it.
+        let wanted = stage.wanted(Goal::Whole);
+        let refused = take(
+            &stage.backend,
+            &stage.store,
+            "boot",
+            &wanted,
+            &[],
+            &Step::SwitchOff,
+        );
+        assert!(refused.unwrap_err().contains("2 slices"));
+        stage.bring(&cut(&[]));
+        assert!(stage.noted().is_empty());
+        stage.bring(&Goal::Whole);
+        assert!(!stage.wanted(Goal::Whole).mig.current);
+    }
+
+    #[test]
+    fn a_gpu_that_somebody_uses_stays_in_mig_mode() {
+        let stage = Stage::new();
+        let uuid = stage.gpu.uuid.clone();
+        assert!(stage.backend.set_mig_mode(&uuid, true).unwrap().current);
+        let lock = stage.store.lock().unwrap();
+        let record = record_of_whole(&uuid);
+        stage.store.apply(&lock, &Write::PutRecord(record)).unwrap();
+        drop(lock);
+        let wanted = stage.wanted(Goal::Whole);
+        let refused = take(
+            &stage.backend,
+            &stage.store,
+            "boot",
+            &wanted,
+            &[],
+            &Step::SwitchOff,
+        );
+        assert!(refused.unwrap_err().contains("claim"));
+        assert!(stage.wanted(Goal::Whole).mig.current);
+    }
+
+    fn record_of_whole(gpu: &str) -> Record {
+        Record {
+            claim: ClaimRef {
+                uid: "c".to_owned(),
+                namespace: "ml".to_owned(),
+                name: "train".to_owned(),
+            },
+            state: RecordState::Prepared,
+            call: None,
+            by_name: None,
+            pods: Vec::new(),
+            devices: vec![RecordedDevice {
+                request: "gpu".to_owned(),
+                pool: "node-0".to_owned(),
+                device: "gpu-0".to_owned(),
+                unit: Unit::whole(gpu),
+                minor: 0,
+                admin_access: false,
+                slice: None,
+            }],
+        }
+    }
 
     #[test]
     fn a_gpu_that_hangs_while_it_is_changed_holds_up_no_claim_of_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join("libnvidia-ml.so.1");
-        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-        let card = StateFile::at(directory.path().join(STATE_FILE));
-        let state = State {
-            board: "h100-nvswitch-8".to_owned(),
-            ..State::default()
-        };
-        card.write(&state).unwrap();
-        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
-        let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+        let stage = Stage::new();
+        let goal = Goal::Cut(BTreeMap::from([("1g.10gb".to_owned(), 1)]));
+        let wanted = stage.wanted(goal);
+        let Stage {
+            directory: _directory,
+            card,
+            backend,
+            store,
+            gpu,
+        } = stage;
         let hangs = |state: &mut State| {
             state.hangs.push(Hang {
                 function: "nvmlDeviceSetMigMode".to_owned(),
@@ -328,30 +592,9 @@ mod tests {
             });
         };
         card.change(hangs).unwrap();
-        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
-        let store = Store::open(directory.path().join("state"), cdi).unwrap();
-        let lock = store.lock().unwrap();
-        let known = Write::PutNode {
-            boot_id: "boot".to_owned(),
-            acknowledged: Some(Acknowledged {
-                uid: None,
-                generation: 0,
-                enforce: false,
-            }),
-        };
-        store.apply(&lock, &known).unwrap();
-        drop(lock);
-        let wanted = Wanted {
-            uuid: gpu.uuid.clone(),
-            mig: gpu.mig.clone().unwrap(),
-            published: Vec::new(),
-            cut: Cut::from([("1g.10gb".to_owned(), 1)]),
-            may_toggle: true,
-            devices: BTreeSet::new(),
-        };
         let taking = {
             let store = store.clone();
-            thread::spawn(move || take(&backend, &store, &wanted, &Step::SwitchOn))
+            thread::spawn(move || take(&backend, &store, "boot", &wanted, &[], &Step::SwitchOn))
         };
         // Whoever has the lock of the checkpoint, and finds that of the GPU taken, saw that the first is free while it is changed.
         let mut is_free = false;

@@ -1,4 +1,4 @@
-//! How a GPU is brought to a declared layout: step by step, as a state machine without IO.
+//! How a GPU is brought to a declared layout, or out of MIG mode: step by step, as a state machine without IO.
 //!
 //! What is there is looked at before each step, and the step follows from that and from the layout alone. So a crash at any step loses
 //! nothing: the next look goes on from what is there. What fits the layout already stays.
@@ -6,6 +6,10 @@
 //! **While idle.** A step is taken only after its GPU carries a taint in what is published, for as long as kube-scheduler may still write an
 //! allocation by what it knew before, and while no record, no claim and no process has any part of it. A GPU that is used is not
 //! tainted: the layout waits until it is idle, and takes no capacity meanwhile.
+//!
+//! **Claims that wait for it.** After a reboot the slices of a layout are gone, and pods that restart in place have claims for them, which nobody
+//! prepares before they are there. So a claim whose devices are slices of the layout keeps no step from being taken, and the layout is laid so that these
+//! are where they were. Nor does who uses one slice keep another one from being made beside it: nothing that is published is any other for that.
 //!
 //! **Two instances** during an update take each step under the lock of the GPU, by what they find then; the second finds it done.
 //! If they are told different layouts, the one that stays has the last step.
@@ -30,6 +34,8 @@ const LEFT_ALONE_MILLISECONDS: u64 = 60_000;
 pub enum Step {
     /// Switch its MIG mode on.
     SwitchOn,
+    /// Switch its MIG mode off.
+    SwitchOff,
     /// Remove a slice that the layout does not have, or that is not whole.
     Destroy {
         /// Number of its GPU instance.
@@ -46,11 +52,69 @@ pub enum Step {
     },
 }
 
+/// What a GPU is to become.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Goal {
+    /// Cut like this.
+    Cut(Cut),
+    /// Whole, out of MIG mode. No slice is removed for that.
+    Whole,
+}
+
+impl Goal {
+    /// The steps from what is there to the goal; none: it is there. An error says why they cannot lead there.
+    pub fn steps(
+        &self,
+        mig: &MigFacts,
+        live: &[MigInstance],
+        awaited: &[Part],
+        may_toggle: bool,
+    ) -> Result<Vec<Step>, String> {
+        match self {
+            Self::Cut(cut) => steps(mig, live, cut, awaited, may_toggle),
+            Self::Whole => steps_to_whole(mig, live, may_toggle),
+        }
+    }
+}
+
+/// A slice by NVML's number of its profile, and where it lies.
+pub type Part = (u32, Placement);
+
+/// A claim that has a part of a GPU, by the API server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allocated {
+    /// Which claim it is, for people.
+    pub claim: String,
+    /// Its slices of the GPU; `None`: it has the whole GPU.
+    pub slices: Option<Vec<Part>>,
+}
+
+/// A GPU with slices stays as it is: whoever made them wants them.
+fn steps_to_whole(
+    mig: &MigFacts,
+    live: &[MigInstance],
+    may_toggle: bool,
+) -> Result<Vec<Step>, String> {
+    if !mig.current {
+        return Ok(Vec::new());
+    }
+    if !live.is_empty() {
+        return Err(format!("{} slices are on it", live.len()));
+    }
+    if !may_toggle {
+        return Err(
+            "driver.mig.toggle is not WhenIdle, or it would have to be reset (Ampere)".to_owned(),
+        );
+    }
+    Ok(vec![Step::SwitchOff])
+}
+
 /// The steps from what is there to the layout; none: it is there. An error says why they cannot lead there.
-pub fn steps(
+fn steps(
     mig: &MigFacts,
     live: &[MigInstance],
     cut: &Cut,
+    awaited: &[Part],
     may_toggle: bool,
 ) -> Result<Vec<Step>, String> {
     if !mig.current {
@@ -64,7 +128,7 @@ pub fn steps(
             ),
         };
     }
-    let target = target(mig, live, cut)?;
+    let target = target(mig, live, cut, awaited)?;
     let is_wanted = |instance: &MigInstance| {
         let is_same = |(profile, placement): &(&MigProfile, Placement)| {
             profile.gpu_instance_profile == instance.profile && *placement == instance.placement
@@ -94,11 +158,12 @@ pub fn steps(
     Ok(destroy.chain(create).collect())
 }
 
-/// Where the slices of a layout lie: what exists of it stays as far as the rest finds a place beside it.
+/// Where the slices of a layout lie: what exists of it, and then what claims wait for, stays as far as the rest finds a place beside it.
 fn target<'a>(
     mig: &'a MigFacts,
     live: &[MigInstance],
     cut: &Cut,
+    awaited: &[Part],
 ) -> Result<Vec<(&'a MigProfile, Placement)>, String> {
     let mut wanted: Vec<&MigProfile> = Vec::new();
     for (name, &count) in cut {
@@ -143,18 +208,47 @@ fn target<'a>(
             (number, places)
         })
         .collect();
-    let mut chosen = Vec::with_capacity(wanted.len());
-    if place(&wanted, &candidates, &mut chosen) {
-        Ok(chosen)
-    } else {
-        Err("no way to lay the slices of the layout side by side".to_owned())
+    let with = |(mut fixed, rest): (Vec<(&'a MigProfile, Placement)>, Vec<&'a MigProfile>)| {
+        let mut chosen = Vec::with_capacity(rest.len());
+        place(&rest, &candidates, &fixed, &mut chosen).then(|| {
+            fixed.append(&mut chosen);
+            fixed
+        })
+    };
+    let kept = (!awaited.is_empty()).then(|| fixed(&wanted, live, awaited));
+    kept.and_then(with)
+        .or_else(|| with((Vec::new(), wanted.clone())))
+        .ok_or_else(|| "no way to lay the slices of the layout side by side".to_owned())
+}
+
+/// Of a layout what is there and what claims wait for, as far as it does not overlap; and the rest of it.
+fn fixed<'a>(
+    wanted: &[&'a MigProfile],
+    live: &[MigInstance],
+    awaited: &[Part],
+) -> (Vec<(&'a MigProfile, Placement)>, Vec<&'a MigProfile>) {
+    let mut rest = wanted.to_vec();
+    let mut fixed: Vec<(&MigProfile, Placement)> = Vec::new();
+    let there = live.iter().filter(|instance| !instance.is_divided);
+    let there = there.map(|instance| (instance.profile, instance.placement));
+    for (number, placement) in there.chain(awaited.iter().copied()) {
+        let mut left = rest.iter();
+        let found = left.position(|profile| {
+            profile.gpu_instance_profile == number && profile.placements.contains(&placement)
+        });
+        let is_free = !fixed.iter().any(|(_, other)| other.overlaps(placement));
+        if let Some(position) = found.filter(|_| is_free) {
+            fixed.push((rest.remove(position), placement));
+        }
     }
+    (fixed, rest)
 }
 
 /// Finds a place for each: slices of one profile in the order of their candidates, so that no set of places is tried twice.
 fn place<'a>(
     wanted: &[&'a MigProfile],
     candidates: &BTreeMap<u32, Vec<Placement>>,
+    fixed: &[(&'a MigProfile, Placement)],
     chosen: &mut Vec<(&'a MigProfile, Placement)>,
 ) -> bool {
     let Some((profile, rest)) = wanted.split_first() else {
@@ -169,11 +263,12 @@ fn place<'a>(
     let first = before.and_then(|(_, last)| places.iter().position(|place| place == last));
     let first = first.map_or(0, |position| position + 1);
     for &placement in places.iter().skip(first) {
-        if chosen.iter().any(|(_, other)| other.overlaps(placement)) {
+        let mut taken = fixed.iter().chain(chosen.iter());
+        if taken.any(|(_, other)| other.overlaps(placement)) {
             continue;
         }
         chosen.push((profile, placement));
-        if place(rest, candidates, chosen) {
+        if place(rest, candidates, fixed, chosen) {
             return true;
         }
         chosen.pop();
@@ -188,9 +283,21 @@ pub enum Usage {
     Idle,
     /// Somebody; who it is, for people.
     Used(String),
+    /// The same, and each of them has slices that are there, and no more.
+    UsedInSlices(String),
 }
 
-/// What is seen of a GPU that has a declared layout.
+impl Usage {
+    /// Who keeps a step from being taken. A slice is made where nothing lies.
+    pub fn forbids(&self, step: &Step) -> Option<&str> {
+        match (self, step) {
+            (Self::Idle, _) | (Self::UsedInSlices(_), Step::Create { .. }) => None,
+            (Self::Used(who) | Self::UsedInSlices(who), _) => Some(who),
+        }
+    }
+}
+
+/// What is seen of a GPU that is to become something.
 #[derive(Clone, Debug)]
 pub struct Sight<'a> {
     /// What it can be cut into.
@@ -201,14 +308,43 @@ pub struct Sight<'a> {
     pub published: &'a [MigInstance],
     /// Who has a part of it, by records and processes.
     pub usage: Usage,
-    /// Which claim has a part of it, by the API server; `None`: it was not asked.
-    pub allocated: Option<Usage>,
+    /// Which claims have a part of it, by the API server; `None`: it was not asked.
+    pub allocated: Option<Vec<Allocated>>,
     /// Whether its taint is published.
     pub is_fenced: bool,
-    /// The layout.
-    pub cut: &'a Cut,
+    /// What it is to become.
+    pub goal: &'a Goal,
     /// Whether its mode may be switched.
     pub may_toggle: bool,
+}
+
+impl Sight<'_> {
+    /// The claim that keeps the GPU as it is: one that has a part of it which it will not have any more.
+    fn keeps_from<'b>(&self, allocated: &'b [Allocated]) -> Option<&'b str> {
+        let target = match self.goal {
+            Goal::Cut(cut) => target(self.mig, self.live, cut, &awaited(allocated)),
+            Goal::Whole => Ok(Vec::new()),
+        };
+        let target = target.unwrap_or_default();
+        let has = |(number, at): &Part| {
+            let is_it = |(profile, placement): &(&MigProfile, Placement)| {
+                profile.gpu_instance_profile == *number && placement == at
+            };
+            target.iter().any(is_it)
+        };
+        let is_kept = |it: &&Allocated| {
+            let slices = it.slices.as_ref();
+            slices.is_some_and(|slices| slices.iter().all(has))
+        };
+        let claim = allocated.iter().find(|it| !is_kept(it))?;
+        Some(&claim.claim)
+    }
+}
+
+/// The slices that claims have been given, whether they are there or not.
+pub fn awaited(allocated: &[Allocated]) -> Vec<Part> {
+    let slices = allocated.iter().filter_map(|it| it.slices.as_ref());
+    slices.flatten().copied().collect()
 }
 
 /// What is to be done with a GPU.
@@ -248,10 +384,27 @@ struct Fence {
     failures: u32,
 }
 
+impl Fence {
+    fn left_alone(until: Milliseconds) -> Self {
+        Self {
+            left_alone: Some(until),
+            ..Self::default()
+        }
+    }
+
+    fn left_alone_from(now: Milliseconds) -> Self {
+        Self::left_alone(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS)))
+    }
+}
+
 impl Applier {
     /// What is to be done with a GPU now.
     pub fn next(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>) -> Next {
-        let steps = match steps(sight.mig, sight.live, sight.cut, sight.may_toggle) {
+        let awaited = awaited(sight.allocated.as_deref().unwrap_or_default());
+        let steps = sight
+            .goal
+            .steps(sight.mig, sight.live, &awaited, sight.may_toggle);
+        let steps = match steps {
             Ok(steps) => steps,
             Err(why) => {
                 self.fences.remove(gpu);
@@ -270,9 +423,12 @@ impl Applier {
                 Next::Done
             };
         };
-        if let Usage::Used(who) = &sight.usage {
+        if let Some(who) = sight.usage.forbids(&step) {
             self.fences.remove(gpu);
-            return Next::Waits(who.clone());
+            return Next::Waits(who.to_owned());
+        }
+        if sight.usage != Usage::Idle {
+            return self.beside(now, gpu, sight, step);
         }
         let fence = self.fences.entry(gpu.to_owned()).or_default();
         if let Some(until) = fence.left_alone {
@@ -290,22 +446,42 @@ impl Applier {
         if now.0 < published.0.saturating_add(aftermath) || now < fence.not_before {
             return Next::Fence;
         }
-        match &sight.allocated {
-            None => Next::Ask,
-            Some(Usage::Idle) => Next::Step(step),
-            Some(Usage::Used(who)) => {
-                *fence = Fence {
-                    left_alone: Some(Milliseconds(now.0.saturating_add(LEFT_ALONE_MILLISECONDS))),
-                    ..Fence::default()
-                };
-                Next::Waits(who.clone())
-            }
-        }
+        let Some(allocated) = &sight.allocated else {
+            return Next::Ask;
+        };
+        let Some(claim) = sight.keeps_from(allocated) else {
+            return Next::Step(step);
+        };
+        *fence = Fence::left_alone_from(now);
+        Next::Waits(claim.to_owned())
     }
 
-    /// A step was taken, or failed. After a failure its GPU stays tainted, and the step is tried again later.
+    /// A step on a GPU that is in use. Nothing of it is hidden: what is published stays as it is.
+    fn beside(&mut self, now: Milliseconds, gpu: &str, sight: &Sight<'_>, step: Step) -> Next {
+        let fence = self.fences.remove(gpu);
+        let left_alone = fence.and_then(|fence| fence.left_alone);
+        if let Some(until) = left_alone.filter(|until| now < *until) {
+            self.fences.insert(gpu.to_owned(), Fence::left_alone(until));
+            return Next::Waits("a claim had a part of it, or a step failed".to_owned());
+        }
+        let Some(allocated) = &sight.allocated else {
+            return Next::Ask;
+        };
+        let Some(claim) = sight.keeps_from(allocated) else {
+            return Next::Step(step);
+        };
+        let fence = Fence::left_alone_from(now);
+        self.fences.insert(gpu.to_owned(), fence);
+        Next::Waits(claim.to_owned())
+    }
+
+    /// A step was taken, or failed. After a failure its GPU stays tainted if it was, and the step is tried again later.
     pub fn stepped(&mut self, now: Milliseconds, gpu: &str, is_done: bool) {
         let Some(fence) = self.fences.get_mut(gpu) else {
+            if !is_done {
+                let fence = Fence::left_alone_from(now);
+                self.fences.insert(gpu.to_owned(), fence);
+            }
             return;
         };
         if is_done {
@@ -379,6 +555,11 @@ mod tests {
                     self.mig.current = true;
                     self.mig.pending = true;
                 }
+                Step::SwitchOff => {
+                    assert!(self.live.is_empty(), "a GPU with slices is left as it is");
+                    self.mig.current = false;
+                    self.mig.pending = false;
+                }
                 Step::Destroy {
                     gpu_instance,
                     placement,
@@ -447,7 +628,7 @@ mod tests {
                     for layout in [&before, &after] {
                         let mut taken = 0;
                         loop {
-                            let steps = steps(&card.mig, &card.live, layout, false).unwrap();
+                            let steps = steps(&card.mig, &card.live, layout, &[], false).unwrap();
                             let Some(step) = steps.first() else {
                                 break;
                             };
@@ -470,21 +651,21 @@ mod tests {
         let small = card.instance(19, at(6, 1), true);
         card.live = vec![large.clone(), small.clone()];
         let layout = cut(&[("3g.40gb", 1), ("2g.20gb", 1), ("1g.10gb", 1)]);
-        let steps = steps(&card.mig, &card.live, &layout, false).unwrap();
+        let steps = steps(&card.mig, &card.live, &layout, &[], false).unwrap();
         let [Step::Create { profile, placement }] = &steps[..] else {
             panic!("{steps:?}");
         };
         assert_eq!((profile.name.as_str(), *placement), ("2g.20gb", at(4, 2)));
         // One of which somebody divided the compute is no slice.
         card.live[1].is_divided = true;
-        let again = super::steps(&card.mig, &card.live, &layout, false).unwrap();
+        let again = super::steps(&card.mig, &card.live, &layout, &[], false).unwrap();
         assert_eq!(again.len(), 3, "{again:?}");
     }
 
     #[test]
     fn a_layout_that_cannot_be_is_refused_with_what_could() {
         let refused = |mig: &MigFacts, slices: &[(&str, u32)], may_toggle: bool| {
-            steps(mig, &[], &cut(slices), may_toggle).unwrap_err()
+            steps(mig, &[], &cut(slices), &[], may_toggle).unwrap_err()
         };
         for (slices, cause) in [
             (vec![("1g.5gb", 1)], "1g.10gb"),
@@ -501,15 +682,44 @@ mod tests {
         assert!(refused(&a30(false), &[("1g.6gb", 1)], false).contains("mig.toggle"));
         let off = h100(false);
         assert_eq!(
-            steps(&off, &[], &cut(&[("1g.10gb", 1)]), true),
+            steps(&off, &[], &cut(&[("1g.10gb", 1)]), &[], true),
             Ok(vec![Step::SwitchOn])
         );
-        assert_eq!(steps(&off, &[], &cut(&[]), false), Ok(Vec::new()));
+        assert_eq!(steps(&off, &[], &cut(&[]), &[], false), Ok(Vec::new()));
         let pending = MigFacts {
             pending: true,
             ..off
         };
         assert!(refused(&pending, &[("1g.10gb", 1)], true).contains("reset"));
+    }
+
+    #[test]
+    fn a_gpu_is_taken_out_of_mig_mode_if_it_has_no_slice_and_may_be_switched() {
+        let mut card = Card::new(h100(true));
+        let slice = card.instance(19, Placement { start: 0, size: 1 }, true);
+        let refused = |live: &[MigInstance], may_toggle: bool| {
+            Goal::Whole
+                .steps(&h100(true), live, &[], may_toggle)
+                .unwrap_err()
+        };
+        assert!(refused(&[slice], true).contains("1 slices"));
+        assert!(refused(&[], false).contains("mig.toggle"));
+        let steps = Goal::Whole.steps(&card.mig, &card.live, &[], true).unwrap();
+        assert_eq!(steps, [Step::SwitchOff]);
+        card.take(&steps[0], false);
+        assert_eq!(
+            Goal::Whole.steps(&card.mig, &card.live, &[], true),
+            Ok(Vec::new())
+        );
+    }
+
+    /// The claim that has the whole GPU, if one has.
+    fn of_whole(claim: &str) -> Vec<Allocated> {
+        let claim = (!claim.is_empty()).then(|| Allocated {
+            claim: claim.to_owned(),
+            slices: None,
+        });
+        claim.into_iter().collect()
     }
 
     /// What is asked at a second, of a GPU of which nothing is cut yet.
@@ -519,15 +729,15 @@ mod tests {
             who => Usage::Used(who.to_owned()),
         };
         let mig = h100(true);
-        let cut = cut(&[("7g.80gb", 1)]);
+        let goal = Goal::Cut(cut(&[("7g.80gb", 1)]));
         let sight = Sight {
             mig: &mig,
             live: &[],
             published: &[],
             usage: usage_of(usage),
-            allocated: (claim != "?").then(|| usage_of(claim)),
+            allocated: (claim != "?").then(|| of_whole(claim)),
             is_fenced: fenced,
-            cut: &cut,
+            goal: &goal,
             may_toggle: false,
         };
         applier.next(Milliseconds(second * 1_000), "GPU-0", &sight)
@@ -582,7 +792,7 @@ mod tests {
     #[test]
     fn a_gpu_stays_tainted_until_what_is_published_shows_its_slices() {
         let mut card = Card::new(h100(true));
-        let layout = cut(&[("7g.80gb", 1)]);
+        let goal = Goal::Cut(cut(&[("7g.80gb", 1)]));
         let mut applier = Applier::default();
         let mut next = |card: &Card, published: &[MigInstance], second: u64| {
             let sight = Sight {
@@ -590,9 +800,9 @@ mod tests {
                 live: &card.live,
                 published,
                 usage: Usage::Idle,
-                allocated: Some(Usage::Idle),
+                allocated: Some(Vec::new()),
                 is_fenced: true,
-                cut: &layout,
+                goal: &goal,
                 may_toggle: false,
             };
             let next = applier.next(Milliseconds(second * 1_000), "GPU-0", &sight);
@@ -606,5 +816,146 @@ mod tests {
         assert_eq!(next(&card, &[], 31), (Next::Shows, 1));
         let live = card.live.clone();
         assert_eq!(next(&card, &live, 32), (Next::Done, 0));
+    }
+
+    /// After a reboot nothing is there, and pods that restart in place wait for slices that they were given before.
+    #[test]
+    fn claims_for_slices_of_a_layout_do_not_keep_it_from_being_applied_and_find_them_where_they_were()
+     {
+        let at = |start, size| Placement { start, size };
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2), ("3g.40gb", 1)]));
+        let of = |slices: Option<&[Part]>| Allocated {
+            claim: "ml/train".to_owned(),
+            slices: slices.map(<[Part]>::to_vec),
+        };
+        for (what, allocated, is_applied) in [
+            ("nobody", vec![], true),
+            ("a slice", vec![of(Some(&[(19, at(2, 1))]))], true),
+            (
+                "all of them, in several claims",
+                vec![
+                    of(Some(&[(9, at(4, 4)), (19, at(0, 1))])),
+                    of(Some(&[(19, at(3, 1))])),
+                ],
+                true,
+            ),
+            ("the whole GPU", vec![of(None)], false),
+            (
+                "a slice that it has not",
+                vec![of(Some(&[(14, at(0, 2))]))],
+                false,
+            ),
+            (
+                "more slices than it has",
+                vec![of(Some(&[(19, at(0, 1)), (19, at(1, 1)), (19, at(2, 1))]))],
+                false,
+            ),
+        ] {
+            let mut card = Card::new(h100(true));
+            let mut applier = Applier::default();
+            let mut second = 0;
+            let next = loop {
+                let sight = Sight {
+                    mig: &card.mig,
+                    live: &card.live,
+                    published: &card.live,
+                    usage: Usage::Idle,
+                    allocated: Some(allocated.clone()),
+                    is_fenced: true,
+                    goal: &goal,
+                    may_toggle: false,
+                };
+                match applier.next(Milliseconds(second * 1_000), "GPU-0", &sight) {
+                    Next::Step(step) => card.take(&step, false),
+                    Next::Fence => {}
+                    next => break next,
+                }
+                second += 30;
+                assert!(second < 1_000, "{what}");
+            };
+            assert_eq!(next == Next::Done, is_applied, "{what}: {next:?}");
+            assert_eq!(card.live.is_empty(), !is_applied, "{what}");
+            if is_applied {
+                let has = |(profile, placement): &Part| {
+                    let mut live = card.live.iter();
+                    live.any(|it| it.profile == *profile && it.placement == *placement)
+                };
+                assert!(awaited(&allocated).iter().all(has), "{what}");
+            }
+        }
+    }
+
+    /// The first pod has its slice by now, and the next one waits for its own.
+    #[test]
+    fn who_uses_a_slice_keeps_no_other_from_being_made_and_every_other_step_from_being_taken() {
+        let at = |start, size| Placement { start, size };
+        let mut card = Card::new(h100(true));
+        let first = card.instance(19, at(0, 1), true);
+        let unwanted = card.instance(14, at(4, 2), true);
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2)]));
+        for (live, usage, is_taken) in [
+            (
+                vec![first.clone()],
+                Usage::UsedInSlices("job".to_owned()),
+                true,
+            ),
+            (vec![first.clone()], Usage::Used("job".to_owned()), false),
+            (
+                vec![first, unwanted],
+                Usage::UsedInSlices("job".to_owned()),
+                false,
+            ),
+        ] {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &live,
+                published: &live,
+                usage,
+                allocated: Some(Vec::new()),
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            let mut applier = Applier::default();
+            let next = applier.next(Milliseconds(0), "GPU-0", &sight);
+            let is_step = matches!(next, Next::Step(Step::Create { .. }));
+            assert_eq!(is_step, is_taken, "{next:?}");
+            assert_eq!(next == Next::Waits("job".to_owned()), !is_taken, "{next:?}");
+            assert!(applier.fenced().is_empty(), "what is used is not tainted");
+        }
+    }
+
+    /// All claims of the cluster are listed each time.
+    #[test]
+    fn beside_who_uses_a_gpu_claims_are_asked_for_once_in_a_minute_and_a_step_that_fails_waits_as_long()
+     {
+        let mut card = Card::new(h100(true));
+        let live = vec![card.instance(19, Placement { start: 0, size: 1 }, true)];
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2)]));
+        let mut applier = Applier::default();
+        let next = |applier: &mut Applier, second: u64, allocated: Option<Vec<Allocated>>| {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &live,
+                published: &live,
+                usage: Usage::UsedInSlices("job".to_owned()),
+                allocated,
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            applier.next(Milliseconds(second * 1_000), "GPU-0", &sight)
+        };
+        assert_eq!(next(&mut applier, 0, None), Next::Ask);
+        let waits = next(&mut applier, 0, Some(of_whole("claim")));
+        assert_eq!(waits, Next::Waits("claim".to_owned()));
+        assert!(matches!(next(&mut applier, 59, None), Next::Waits(_)));
+        assert_eq!(next(&mut applier, 60, None), Next::Ask);
+        let step = next(&mut applier, 60, Some(Vec::new()));
+        assert!(matches!(step, Next::Step(Step::Create { .. })), "{step:?}");
+        applier.stepped(Milliseconds(60_000), "GPU-0", false);
+        assert!(matches!(next(&mut applier, 119, None), Next::Waits(_)));
+        assert_eq!(next(&mut applier, 120, None), Next::Ask);
+        assert!(applier.fenced().is_empty());
     }
 }

@@ -12,6 +12,7 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, Unit},
     orphan::Orphan,
+    sight::{Sight, Sights},
     slice::{Made, PlacedSlice, SliceMode, SliceOrder},
 };
 
@@ -30,6 +31,10 @@ pub struct Ticket(pub u64);
 /// A removal of slices, unique within one instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RemovalId(pub u64);
+
+/// A look at a GPU, unique within one instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct LookId(pub u64);
 
 /// The devices of this node, by name.
 pub type Inventory = BTreeMap<String, DeviceFacts>;
@@ -100,6 +105,8 @@ pub enum Input {
     /// Answers [`Effect::Gather`]: records, in state `Prepared`, of what may have been prepared before the checkpoint
     /// was lost, as far as claims, CDI files and what runs tell.
     Gathered(Result<Vec<Record>, String>),
+    /// Answers [`Effect::Look`].
+    Looked(LookId, Sight),
     /// Answers [`Effect::Lock`]: the lock is held.
     Locked(Ticket, Locked),
     /// Answers [`Effect::Commit`]: the lock is released. After a failure the writes before it are done, it and
@@ -119,14 +126,14 @@ pub struct Locked {
     /// The disk, read under the lock. A file that cannot be parsed is set aside by whoever loads it, and the
     /// acknowledged generation with it (rule 5).
     pub disk: Result<Disk, DiskFailure>,
-    /// Answers the [`Probe`], if one was asked for.
+    /// Answers the [`Probe`], if one was asked for: by the sights, and by what lives in cgroups now.
     pub in_use: Option<InUse>,
     /// The uncached read of `NodeDevices`, if it was asked for.
     pub node_devices: Option<Read<Arc<NodeDevices>>>,
     /// The uncached read of a claim, if it was asked for: the object of that name, whatever its UID. (Seldom there, and
     /// large.)
     pub claim: Option<Box<Read<Claim>>>,
-    /// The slices of each GPU that was asked about.
+    /// The slices of each GPU that was looked at, as far as that counts ([`super::Verified`]).
     pub live: LiveSlices,
 }
 
@@ -136,6 +143,8 @@ pub struct Locked {
 pub struct SliceFailure {
     /// The stable reason, where there is one.
     pub reason: Option<Reason>,
+    /// A slice that lies where one was to be made, and that somebody else has made since the place was seen to be empty: it stays.
+    pub foreign: Option<Box<PlacedSlice>>,
     /// For people: the GPU, the place on it, and what is wrong there.
     pub message: String,
 }
@@ -194,7 +203,16 @@ pub enum StatusOutcome {
 /// Something to be done.
 #[derive(Clone, Debug)]
 pub enum Effect {
-    /// Take the lock, load the disk, and while holding it find out what is asked. Then [`Input::Locked`].
+    /// Look at a GPU, without any lock: how many changes of it have begun, who uses it, which slices it has. Then [`Input::Looked`]. At
+    /// most one for each GPU is under way.
+    Look {
+        /// Which look.
+        look: LookId,
+        /// UUID of the GPU.
+        gpu: String,
+    },
+    /// Take the lock, load the disk, and while holding it find out what is asked: nothing of it from NVML. Then
+    /// [`Input::Locked`].
     Lock {
         /// Which turn.
         ticket: Ticket,
@@ -204,8 +222,8 @@ pub enum Effect {
         read_node_devices: bool,
         /// Which claim is to be read uncached, under the lock.
         read_claim: Option<ClaimRef>,
-        /// UUIDs of the GPUs whose slices are to be listed, under the lock.
-        list_slices: Vec<String>,
+        /// What was seen before, to be verified under the lock ([`super::Verified`]), and to answer the probe.
+        sights: Sights,
     },
     /// Perform the writes in order, stop at the first that fails, release the lock. Then [`Input::Committed`].
     Commit {

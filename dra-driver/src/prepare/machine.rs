@@ -8,8 +8,9 @@ use super::{
     claim::{Claim, ClaimRef},
     effect::{Answer, CallId, Effect, Input, Inventory, Milliseconds, RemovalId},
     injected_bug::InjectedBug,
+    looks::Looks,
     queue::{Queue, Turn},
-    slice::{Made, SliceOrder},
+    slice::{Made, PlacedSlice, SliceOrder},
     slices::Removal,
     view::View,
 };
@@ -69,6 +70,7 @@ pub struct Machine {
     pub(super) view: View,
     pub(super) calls: BTreeMap<CallId, Call>,
     pub(super) queue: Queue,
+    pub(super) looks: Looks,
     pub(super) turn: Option<Turn>,
     pub(super) next_ticket: u64,
     /// Removals of slices under way.
@@ -101,6 +103,8 @@ pub(super) struct Call {
     pub(super) looked: bool,
     /// The next turn looks at who uses what is recorded, not at who uses what the claim was allocated.
     pub(super) looks_at_record: bool,
+    /// Whether it has had a look after its end: it has one, and no more.
+    pub(super) looked_last: bool,
     /// Under [`InjectedBug::PermitBeforeWaitOnly`]: the permit was seen once.
     pub(super) permitted: bool,
     /// The slices that it asked for.
@@ -109,6 +113,8 @@ pub(super) struct Call {
     pub(super) changing: BTreeSet<String>,
     /// What it had made is removed again.
     pub(super) slices_gone: bool,
+    /// What it found where its own slice was to be made, and leaves there.
+    pub(super) foreign: Option<Box<PlacedSlice>>,
 }
 
 #[derive(Debug)]
@@ -119,6 +125,8 @@ pub(super) enum Stage {
     Reading,
     /// Wants the lock to answer from the record, or to record.
     Record,
+    /// Waits for looks at GPUs, not for longer than this.
+    Looking { until: Milliseconds },
     /// Waits for what the refusal says, or for the poll.
     Waiting { until: Milliseconds },
     /// Its slices are being made.
@@ -146,6 +154,7 @@ impl Machine {
                 uncached: true,
                 ..Queue::default()
             },
+            looks: Looks::default(),
             turn: None,
             next_ticket: 0,
             removals: BTreeMap::new(),
@@ -163,16 +172,20 @@ impl Machine {
 
     /// When a [`Input::Tick`] is due at the latest; `None` while nothing waits for time.
     pub fn wake_at(&self) -> Option<Milliseconds> {
-        let changing = self.changing();
         self.calls
             .values()
             .filter_map(|call| match call.stage {
-                Stage::Waiting { until } => Some(until),
-                Stage::Record if self.is_put_off(call, &changing) => Some(call.give_up_at),
+                Stage::Waiting { until } | Stage::Looking { until } => Some(until),
                 _ => None,
             })
             .chain(self.retry_at)
             .min()
+    }
+
+    /// Whether anything that was seen of a GPU waits to be judged under the lock.
+    pub fn holds_sights(&self) -> bool {
+        let has_seen = |turn: &Turn| turn.has_seen();
+        self.looks.holds_sights() || self.turn.as_ref().is_some_and(has_seen)
     }
 
     /// Tells what happened at `now`; returns what is to be done.
@@ -192,6 +205,7 @@ impl Machine {
             Input::ClaimRead(call, read) => self.claim_read(call, read),
             Input::NodeDevicesRead(read) => self.node_devices_read(read),
             Input::Gathered(found) => self.gathered(found),
+            Input::Looked(look, sight) => self.looked(look, sight),
             Input::Locked(ticket, locked) => self.locked(ticket, locked, &mut effects),
             Input::Committed(ticket, result) => self.committed(ticket, result, &mut effects),
             Input::StatusWritten(outcome) => self.status_written(outcome),
@@ -202,6 +216,7 @@ impl Machine {
         }
         self.wake_due();
         self.start_turn(&mut effects);
+        self.start_looks(&mut effects);
         effects
     }
 
@@ -244,10 +259,12 @@ impl Machine {
                 found: None,
                 looked: false,
                 looks_at_record: false,
+                looked_last: false,
                 permitted: false,
                 orders: Vec::new(),
                 changing: BTreeSet::new(),
                 slices_gone: false,
+                foreign: None,
             },
         );
         self.queue.prepares.push_back(call);
@@ -298,7 +315,10 @@ impl Machine {
             self.queue.acknowledge = true;
         }
         for (&id, call) in &mut self.calls {
-            if matches!(call.stage, Stage::Waiting { until } if until <= now) {
+            if let Stage::Waiting { until } | Stage::Looking { until } = call.stage
+                && until <= now
+            {
+                self.looks.give_up(id);
                 call.stage = Stage::Record;
                 self.queue.prepares.push_back(id);
             }
@@ -365,6 +385,7 @@ impl Machine {
 
     pub(super) fn answer(&mut self, call: CallId, answer: Answer, effects: &mut Vec<Effect>) {
         self.calls.remove(&call);
+        self.looks.forget(call);
         effects.push(Effect::Answer(call, answer));
     }
 

@@ -17,8 +17,8 @@
 //! is answered by [`Input::Locked`], and the machine answers that with exactly one
 //! [`Effect::Commit`], whose writes are performed in order and after which the lock is released
 //! ([`Input::Committed`]). At most one lock is asked for at a time. Nothing waits for another claim under it, so a call
-//! that waits 35 s for a permit holds up nobody; and nothing for the API server, but for the one uncached read of an
-//! acknowledgement, a rebuild or the give-back of an orphan.
+//! that waits 35 s for a permit holds up nobody; nothing for NVML, which is asked before (`sight`, `looks`); and nothing for the API server,
+//! but for the one uncached read of an acknowledgement, a rebuild or the give-back of an orphan. Who has its turn next `queue` says.
 //!
 //! # Rules
 //!
@@ -42,11 +42,13 @@ mod disk;
 mod earlier;
 mod effect;
 mod injected_bug;
+mod looks;
 mod machine;
 mod orphan;
 mod permit;
 mod queue;
 mod record;
+mod sight;
 mod slice;
 mod slices;
 mod task;
@@ -55,19 +57,21 @@ mod tests;
 mod unprepare;
 mod view;
 
-pub use muster_device::{Media, MigInstance, MigProfile, Placement};
+pub use muster_device::{Media, MigInstance, MigProfile, Placement, Process};
 
 pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim};
 pub use disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice, Slices, Unit};
 pub use effect::{
     Answer, CallId, DeviceFacts, DiskFailure, Effect, Fence, InUse, Input, Inventory, LiveSlices,
-    Locked, Milliseconds, PreparedDevice, Probe, Read, Refusal, RemovalId, SliceFacts,
+    Locked, LookId, Milliseconds, PreparedDevice, Probe, Read, Refusal, RemovalId, SliceFacts,
     SliceFailure, StatusOutcome, Ticket, Write,
 };
 #[cfg(feature = "injected-bugs")]
 pub use injected_bug::InjectedBug;
 pub use machine::{Config, Machine};
 pub use orphan::Orphan;
+pub use sight::{Sight, Sights, Verified};
+pub(crate) use sight::{asks_for_slices, user};
 pub use slice::{
     Foreign, Lying, Made, MadeSlice, PlacedSlice, RecordedSlice, SliceMode, SliceOrder,
 };

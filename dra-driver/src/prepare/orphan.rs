@@ -24,7 +24,7 @@
 //!   read, a Prepare for its new pod is still to come: it waits for the lock, and finds no record. What cannot be read says
 //!   nothing: the orphans that wait behind it are left to the next look, too, so that a silent API server holds the lock
 //!   once and not once for each.
-//! * **The hardware**: what is in use stays.
+//! * **The hardware**: what is in use stays. It is looked at before that turn, since the mark that is on the record was left (`looks`).
 //!
 //! Given back twice, the second finds nothing to remove.
 
@@ -84,16 +84,15 @@ impl Machine {
         orphan: &Orphan,
         disk: &Disk,
         in_use: InUse,
-        read: Option<Read<Claim>>,
+        read: &Read<Claim>,
         effects: &mut Vec<Effect>,
     ) -> Decision {
-        let not_read = || Read::Failed("the claim was not read".to_owned());
-        let read = read.unwrap_or_else(not_read);
         if matches!(read, Read::Failed(_)) {
             self.queue.orphans.clear();
+            self.looks.forget_orphans();
         }
         let record = disk.records.get(&orphan.claim.uid);
-        if !orphan.is_still(record, &self.config.node, &read) {
+        if !orphan.is_still(record, &self.config.node, read) {
             return (Vec::new(), After::Done);
         }
         self.decide_unprepare(None, &orphan.claim, disk, in_use, effects)

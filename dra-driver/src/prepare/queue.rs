@@ -1,9 +1,22 @@
 //! Who gets the lock next. One turn at a time: lock, decide, commit, follow.
 //!
-//! What a turn asks NVML about a GPU is answered only after what is under way on that GPU: a slice that is being made takes a second, and
-//! one that hangs until the limit. Asked under the lock, that would hold up all other claims of the node. So a Prepare that would ask about a
-//! GPU which this instance is changing is put off until the change has ended, in its place among the others of that GPU; at its own end it
-//! takes its turn all the same, and is answered. An Unprepare is not put off: it is never behind a Prepare.
+//! # In which order
+//!
+//! What gives back goes before what takes, so an Unprepare is never behind a Prepare. Of the turns of Prepares **those that end a call go
+//! first**: its slices are made, or it failed, or its claim is of no use. All others (to leave a mark, to record) go in the order in which they
+//! came. In a burst of claims the first are answered while the last are still to be recorded; else each that could be answered would
+//! wait for all that came after it.
+//!
+//! Nobody starves by that. A call ends once, and has its slices made only after a turn that recorded it: so between two turns of the second
+//! kind there are at most as many of the first as calls were on their way then, and new ones come of turns of the second kind alone. What
+//! is given back was prepared, likewise; and the calls of a kubelet are finite.
+//!
+//! # Nothing is asked of NVML in a turn
+//!
+//! A turn that wants to know who uses a GPU, or which slices it has, and whose task has not looked at it, writes nothing, and is over: the task
+//! looks ([`super::looks`]), and comes again with what it saw ([`super::sight`] says what that is worth by then). A Prepare looks as soon as it has
+//! read its claim, so that mostly its turn finds what it needs. While an Unprepare looks, no Prepare of its claim that came after it
+//! has a turn: it is a later wish.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -11,7 +24,8 @@ use super::{
     claim::ClaimRef,
     disk::Record,
     effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
-    machine::{Call, Machine, Stage},
+    looks::Seen,
+    machine::{Machine, Stage},
     orphan::Orphan,
     slices::Removal,
     task::{After, Task},
@@ -38,10 +52,10 @@ pub(super) struct Queue {
 pub(super) struct Turn {
     ticket: Ticket,
     task: Task,
-    /// What is looked at while the lock is taken.
+    /// What is asked while the lock is taken.
     probe: Option<Probe>,
-    /// GPUs whose slices are listed meanwhile.
-    lists: Vec<String>,
+    /// What was seen before it.
+    seen: Seen,
     after: Option<After>,
 }
 
@@ -52,6 +66,11 @@ impl Turn {
             Task::Prepare(call) if self.after.is_some() => Some(call),
             _ => None,
         }
+    }
+
+    /// Whether it is to be decided by something that was seen before it.
+    pub(super) fn has_seen(&self) -> bool {
+        self.after.is_none() && !self.seen.sights.is_empty()
     }
 }
 
@@ -69,24 +88,26 @@ impl Machine {
             task,
             Task::Acknowledge { uncached: true } | Task::Rebuild(_)
         );
+        let seen = self.looks.take(&task);
         let read_claim = match &task {
-            Task::GiveBack(orphan) => Some(orphan.claim.clone()),
+            // By the turn before nobody knows yet what it will be decided by.
+            Task::GiveBack(orphan) if seen.is_some() => Some(orphan.claim.clone()),
             _ => None,
         };
+        let seen = seen.unwrap_or_default();
         let probe = self.probe(&task);
-        let lists = self.lists(&task);
         effects.push(Effect::Lock {
             ticket,
             probe: probe.clone(),
             read_node_devices,
             read_claim,
-            list_slices: lists.clone(),
+            sights: seen.sights.clone(),
         });
         self.turn = Some(Turn {
             ticket,
             task,
             probe,
-            lists,
+            seen,
             after: None,
         });
     }
@@ -118,20 +139,37 @@ impl Machine {
             self.calls.get(call).is_some_and(|waiting| {
                 !matches!(
                     waiting.stage,
-                    Stage::Waiting { .. } | Stage::Reading | Stage::Making | Stage::Removing
+                    Stage::Waiting { .. }
+                        | Stage::Reading
+                        | Stage::Looking { .. }
+                        | Stage::Making
+                        | Stage::Removing
                 )
             })
         });
-        let next = {
-            let changing = self.changing();
-            prepares.iter().position(|call| {
-                let call = self.calls.get(call);
-                call.is_none_or(|call| !self.is_put_off(call, &changing))
-            })
-        };
+        let next = self.first_of(&prepares);
         let next = next.and_then(|position| prepares.remove(position));
         self.queue.prepares = prepares;
         next.map(Task::Prepare)
+    }
+
+    /// Which of these calls has the next turn.
+    fn first_of(&self, prepares: &VecDeque<CallId>) -> Option<usize> {
+        let later: BTreeSet<&str> = self.looks.unprepares().map(|it| it.uid.as_str()).collect();
+        let may_go = |call: &CallId| {
+            let waiting = self.calls.get(call);
+            waiting.is_some_and(|waiting| !later.contains(waiting.claim.uid.as_str()))
+        };
+        let ends = |call: &CallId| {
+            self.calls.get(call).is_some_and(|waiting| {
+                matches!(
+                    waiting.stage,
+                    Stage::Finish(_) | Stage::Leave(_) | Stage::Undo(_)
+                )
+            })
+        };
+        let ending = prepares.iter().position(|call| may_go(call) && ends(call));
+        ending.or_else(|| prepares.iter().position(may_go))
     }
 
     /// UUIDs of the GPUs that this instance is making slices on, or removing them from.
@@ -141,24 +179,6 @@ impl Machine {
         let made = making.flat_map(|call| &call.changing);
         let removed = self.removing.values().flatten();
         made.chain(removed).map(String::as_str).collect()
-    }
-
-    /// Whether the turn of this call would ask about one of these GPUs, and may still wait.
-    pub(super) fn is_put_off(&self, call: &Call, changing: &BTreeSet<&str>) -> bool {
-        if changing.is_empty()
-            || !matches!(call.stage, Stage::Record)
-            || self.now() >= call.give_up_at
-        {
-            return false;
-        }
-        let Some((claim, inventory)) = call.found.as_ref().zip(self.inventory.as_ref()) else {
-            return false;
-        };
-        let mut allocated = claim.devices.iter().flatten();
-        allocated.any(|device| {
-            let facts = inventory.get(&device.device);
-            facts.is_some_and(|facts| changing.contains(facts.unit.gpu.as_str()))
-        })
     }
 
     /// Puts a task back, before all others of its kind.
@@ -201,44 +221,17 @@ impl Machine {
         }
     }
 
-    /// GPUs whose slices are looked at before a claim is recorded: those of its devices that can be cut into slices.
-    fn lists(&self, task: &Task) -> Vec<String> {
-        let found = || {
-            let Task::Prepare(call) = task else {
-                return None;
-            };
-            let call = self.calls.get(call)?;
-            let devices = call.found.as_ref()?.devices.as_ref()?;
-            let inventory = self.inventory.as_ref()?;
-            let is_recorded = matches!(call.stage, Stage::Record);
-            is_recorded.then_some((devices, inventory))
-        };
-        let Some((devices, inventory)) = found() else {
-            return Vec::new();
-        };
-        let gpus: BTreeSet<&String> = devices
-            .iter()
-            .filter_map(|device| inventory.get(&device.device))
-            .map(|facts| &facts.unit.gpu)
-            .collect();
-        let can_be_cut = |gpu: &&String| {
-            let mut devices = inventory.values();
-            devices.any(|facts| facts.slice.is_some() && facts.unit.gpu == **gpu)
-        };
-        gpus.into_iter().filter(can_be_cut).cloned().collect()
-    }
-
     pub(super) fn locked(&mut self, ticket: Ticket, locked: Locked, effects: &mut Vec<Effect>) {
         let Some(mut turn) = self.turn.take_if(|turn| turn.ticket == ticket) else {
             return;
         };
-        // GPUs may have been listed since: what was looked at is then not what would be given away.
-        let is_other = locked.disk.is_ok()
-            && (self.probe(&turn.task) != turn.probe || self.lists(&turn.task) != turn.lists);
+        // GPUs may have been listed since: what was asked is then not what would be given away.
+        let is_other = locked.disk.is_ok() && self.probe(&turn.task) != turn.probe;
         let (writes, after) = if is_other {
             (Vec::new(), After::Again)
         } else {
-            self.decide(&turn.task, locked, effects)
+            let under = turn.seen.under.as_deref();
+            self.decide(&turn.task, locked, under, effects)
         };
         effects.push(Effect::Commit { ticket, writes });
         turn.after = Some(after);
@@ -252,11 +245,14 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) {
         let decided = |turn: &mut Turn| turn.ticket == ticket && turn.after.is_some();
-        let Some(Turn { task, after, .. }) = self.turn.take_if(decided) else {
+        let Some(Turn {
+            task, after, seen, ..
+        }) = self.turn.take_if(decided)
+        else {
             return;
         };
         match (result, after) {
-            (Ok(()), Some(after)) => self.follow(task, after, effects),
+            (Ok(()), Some(after)) => self.follow(task, after, seen, effects),
             (Ok(()), None) => {}
             (Err(failure), _) => self.failed(task, &failure, effects),
         }

@@ -1,16 +1,18 @@
 //! Preparing a claim: mark, compare with what is recorded ([`super::earlier`]), judge, record.
 
+use std::collections::BTreeSet;
+
 use muster_api::{NodeDevices, Reason, keys};
 
 use super::{
-    claim::{Claim, ClaimRef},
+    claim::{AllocatedDevice, Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
     earlier::Earlier,
     effect::{Answer, CallId, Effect, InUse, LiveSlices, PreparedDevice, Refusal, Write},
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
     permit,
-    slice::{RecordedSlice, SliceMode},
+    slice::{PlacedSlice, RecordedSlice, SliceMode},
     slices::{Removal, Then},
     task::{After, Decision, plain},
     view::View,
@@ -19,6 +21,8 @@ use super::{
 /// What is to become of a Prepare call that has read its claim.
 enum Verdict {
     Record(Record),
+    /// These GPUs are looked at first.
+    Look(BTreeSet<String>),
     Wait(Refusal),
     Refuse(Refusal),
 }
@@ -55,7 +59,12 @@ impl Machine {
                 let Some(record) = unfinished else {
                     return (Vec::new(), After::Changed(Some((id, answer.clone()))));
                 };
-                let slices = record.removable();
+                let is_foreign = |slice: &PlacedSlice| {
+                    let mut foreign = call.foreign.iter();
+                    foreign.any(|it| (&it.gpu, it.placement) == (&slice.gpu, slice.placement))
+                };
+                let mut slices = record.removable();
+                slices.retain(|slice| !is_foreign(slice));
                 let is_gone = call.slices_gone || self.broken(InjectedBug::SliceLeftOnFailure);
                 if slices.is_empty() || is_gone {
                     let writes = vec![Write::RemoveCdi(uid.clone()), Write::RemoveRecord(uid)];
@@ -90,14 +99,16 @@ impl Machine {
                     After::Answer(id, Answer::Refused(overtaken(&call.claim))),
                 ),
             },
-            Stage::Reading | Stage::Waiting { .. } | Stage::Making | Stage::Removing => {
-                (Vec::new(), After::Done)
-            }
+            Stage::Reading
+            | Stage::Looking { .. }
+            | Stage::Waiting { .. }
+            | Stage::Making
+            | Stage::Removing => (Vec::new(), After::Done),
         }
     }
 
-    /// What was looked at while the lock was taken was chosen before the disk was seen: if it was the wrong thing, the
-    /// next turn looks at the right one.
+    /// What was asked while the lock was taken, and looked at before, was chosen before the disk was seen: if it was the wrong thing, the
+    /// next turn has the right one.
     fn decide_record(
         &mut self,
         id: CallId,
@@ -107,19 +118,33 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let mark = self.mark(id);
+        let now = self.now();
         let found = self.calls.get_mut(&id);
         let Some((claim, call)) = found.and_then(|call| Some((call.found.clone()?, call))) else {
             let refusal = plain("the claim was not read".to_owned());
             return (Vec::new(), After::Answer(id, Answer::Refused(refusal)));
         };
+        let is_over = now >= call.give_up_at;
         match Earlier::of(&claim, &mark, disk, live) {
-            Earlier::SameAllocation(record) => self.answer_from(id, record, &claim),
+            Earlier::SameAllocation(record) => {
+                let unseen = unseen(cut_gpus(record), live);
+                // What cannot be looked at until the end may be there.
+                if unseen.is_empty() || is_over {
+                    return self.answer_from(id, record, &claim);
+                }
+                self.look_or_give_up(id, unseen, disk)
+            }
             Earlier::OtherAllocation(record) if call.looks_at_record => {
-                self.decide_earlier(id, record, disk, in_use)
+                let unseen = unseen(record.units().map(|unit| &unit.gpu), live);
+                if unseen.is_empty() {
+                    return self.decide_earlier(id, record, disk, in_use);
+                }
+                self.look_or_give_up(id, unseen, disk)
             }
             Earlier::Nothing if !call.looks_at_record => {
                 match self.judge(id, &claim, disk, in_use, live, effects) {
-                    Verdict::Record(record) => self.record_intent(id, record),
+                    Verdict::Record(record) => self.record_intent(id, record, disk),
+                    Verdict::Look(gpus) => self.look_or_give_up(id, gpus, disk),
                     Verdict::Refuse(refusal) => {
                         (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
                     }
@@ -131,6 +156,40 @@ impl Machine {
                 (Vec::new(), After::Again)
             }
         }
+    }
+
+    /// Has GPUs looked at that this call is to be decided by: once more after its end, and then it is refused.
+    fn look_or_give_up(&mut self, id: CallId, gpus: BTreeSet<String>, disk: &Disk) -> Decision {
+        let now = self.now();
+        let Some(call) = self.calls.get_mut(&id) else {
+            return (Vec::new(), After::Done);
+        };
+        let is_over = now >= call.give_up_at;
+        if !(is_over && call.looked_last) {
+            call.looked_last = is_over;
+            return (Vec::new(), After::Look { gpus, under: None });
+        }
+        let gpus: Vec<String> = gpus.into_iter().collect();
+        let refusal = Refusal {
+            reason: Some(Reason::DeviceUnknown),
+            is_overlap: false,
+            message: format!(
+                "claim {}: whether its devices are free cannot be told: GPU {} is being changed, or does not answer",
+                call.claim,
+                gpus.join(", ")
+            ),
+        };
+        self.wait_or_give_up(id, &refusal, disk)
+    }
+
+    /// GPUs that are looked at before a claim is recorded: of what it is to have, and of those that can be cut also what it only looks at.
+    pub(super) fn gpus_of(&self, claim: &Claim) -> BTreeSet<String> {
+        let known = |allocated: &AllocatedDevice| {
+            let facts = self.inventory.as_ref()?.get(&allocated.device)?;
+            let gpu = &facts.unit.gpu;
+            (!allocated.admin_access || self.can_be_cut(gpu)).then(|| gpu.clone())
+        };
+        claim.devices.iter().flatten().filter_map(known).collect()
     }
 
     pub(super) fn wait_or_give_up(&self, id: CallId, refusal: &Refusal, disk: &Disk) -> Decision {
@@ -163,9 +222,9 @@ impl Machine {
     }
 
     /// Records what needs nothing of the hardware as prepared, and anything else as intended.
-    fn record_intent(&self, id: CallId, record: Record) -> Decision {
+    fn record_intent(&self, id: CallId, record: Record, disk: &Disk) -> Decision {
         let wholes = self.wholes(&record);
-        match self.orders(&record) {
+        match self.orders(&record, disk) {
             Ok(orders) if orders.is_empty() && wholes.is_empty() => record_and_answer(id, record),
             Ok(orders) => {
                 let make = After::Make {
@@ -209,6 +268,11 @@ impl Machine {
         }
         if let Some(refusal) = self.collision(&record, disk) {
             return Verdict::Wait(refusal);
+        }
+        // Whatever else speaks against it costs no look.
+        let unseen = unseen(&self.gpus_of(claim), live);
+        if !unseen.is_empty() {
+            return Verdict::Look(unseen);
         }
         if let Err(refusal) = self.place_slices(&mut record, disk, live) {
             return Verdict::Wait(refusal);
@@ -396,6 +460,20 @@ fn leave_mark(claim: ClaimRef, left: Option<&Record>, mark: String) -> Record {
     });
     record.call = Some(mark);
     record
+}
+
+/// Those of these GPUs that were not looked at, or were changed since.
+fn unseen<'a>(gpus: impl IntoIterator<Item = &'a String>, live: &LiveSlices) -> BTreeSet<String> {
+    let gpus = gpus.into_iter();
+    let unseen = gpus.filter(|gpu| !live.contains_key(*gpu));
+    unseen.cloned().collect()
+}
+
+/// GPUs that a record has slices of.
+fn cut_gpus(record: &Record) -> impl Iterator<Item = &String> {
+    let devices = record.devices.iter();
+    let slices = devices.filter(|device| device.slice.is_some());
+    slices.map(|device| &device.unit.gpu)
 }
 
 fn overtaken(claim: &ClaimRef) -> Refusal {

@@ -17,7 +17,12 @@
 //! Who a slice is is where it lies: GPU, placement, profile. Numbers of instances are given away again, and are good for the
 //! CDI file only; the UUID tells one of ours from another that took its place. An intent is recorded only for a place that is
 //! empty, or that the record of this claim named before ([`Foreign`] is refused, with its place). From then on what lies at
-//! that very place, with that very profile, belongs to the record. What an administrator made is used as it is where
+//! that very place, with that very profile, belongs to the record: but for what lies there before anything was made for it.
+//!
+//! Between the look at the place and the change the call waits for its turn, and for the lock of the GPU, and an administrator may make the very
+//! slice that it is about to have. Of a place that was empty when it was recorded that is told when the slice is to be made: it is refused, and
+//! stays when the Prepare is undone. Only where the driver crashes in just this moment, or the claim is unprepared in it, nobody knows any
+//! more, and it is taken up or removed like one of ours. What an administrator made is used as it is where
 //! they are his ([`SliceMode::Static`]), and never removed.
 //!
 //! # Who else may change them
@@ -106,6 +111,9 @@ pub struct SliceOrder {
     pub profile: Arc<MigProfile>,
     /// Where.
     pub placement: Placement,
+    /// Nothing lay there when the intent was recorded, and no record of the claim named the place before: what lies there now
+    /// somebody else made.
+    pub is_new: bool,
 }
 
 /// A slice that is to be removed, if it is there.

@@ -54,11 +54,12 @@ impl Machine {
         let claim = &record.claim;
         for device in &mut record.devices {
             let gpu = &device.unit.gpu;
+            if device.slice.is_none() && !self.can_be_cut(gpu) {
+                continue;
+            }
             let found = match live.get(gpu) {
                 Some(Ok(found)) => found,
                 Some(Err(cause)) => return Err(unlisted(claim, gpu, cause)),
-                // It cannot be cut.
-                None if device.slice.is_none() => continue,
                 None => return Err(unlisted(claim, gpu, "nobody asked for them")),
             };
             let Some(slice) = &mut device.slice else {
@@ -99,8 +100,11 @@ impl Machine {
         Ok(())
     }
 
-    /// What has to be made for a record, each once.
-    pub(super) fn orders(&self, record: &Record) -> Result<Vec<SliceOrder>, Refusal> {
+    /// What has to be made for a record that is about to be written to this disk, each once.
+    pub(super) fn orders(&self, record: &Record, disk: &Disk) -> Result<Vec<SliceOrder>, Refusal> {
+        let own = disk.records.get(&record.claim.uid);
+        let named = own.map(Record::removable).unwrap_or_default();
+        let takes_foreign = self.broken(InjectedBug::ForeignSliceTaken);
         let mut orders: Vec<SliceOrder> = Vec::new();
         let mut known: BTreeSet<(&str, Placement)> = BTreeSet::new();
         for device in record.devices.iter().filter(|device| !device.admin_access) {
@@ -121,10 +125,14 @@ impl Machine {
                         record.claim, device.device
                     ))
                 })?;
+            let is_it = |named: &PlacedSlice| {
+                named.gpu == device.unit.gpu && named.placement == slice.placement
+            };
             orders.push(SliceOrder {
                 gpu: device.unit.gpu.clone(),
                 profile: facts.profile.clone(),
                 placement: slice.placement,
+                is_new: !takes_foreign && !named.iter().any(is_it),
             });
         }
         Ok(orders)
@@ -132,15 +140,17 @@ impl Machine {
 
     /// GPUs of a record that can be cut into slices, by a claim or by an administrator, and are used whole.
     pub(super) fn wholes(&self, record: &Record) -> Vec<String> {
-        let can_be_cut = |gpu: &String| {
-            let mut inventory = self.inventory.iter().flatten();
-            inventory.any(|(_, facts)| facts.slice.is_some() && facts.unit.gpu == *gpu)
-        };
         let devices = record.devices.iter();
         let wholes = devices.filter(|device| device.slice.is_none() && !device.admin_access);
         let gpus: BTreeSet<&String> = wholes.map(|device| &device.unit.gpu).collect();
-        let gpus = gpus.into_iter().filter(|gpu| can_be_cut(gpu));
+        let gpus = gpus.into_iter().filter(|gpu| self.can_be_cut(gpu));
         gpus.cloned().collect()
+    }
+
+    /// Whether slices of this GPU are devices.
+    pub(super) fn can_be_cut(&self, gpu: &str) -> bool {
+        let mut inventory = self.inventory.iter().flatten();
+        inventory.any(|(_, facts)| facts.slice.is_some() && facts.unit.gpu == gpu)
     }
 
     /// The intent is on disk.
@@ -157,9 +167,11 @@ impl Machine {
         };
         call.stage = Stage::Making;
         let cut = orders.iter().map(|order| order.gpu.clone());
-        call.changing = cut.chain(wholes.iter().cloned()).collect();
+        let changing: BTreeSet<String> = cut.chain(wholes.iter().cloned()).collect();
+        call.changing.clone_from(&changing);
         call.orders.clone_from(&orders);
         call.slices_gone = false;
+        call.foreign = None;
         effects.push(Effect::MakeSlices {
             call: id,
             fence: Fence {
@@ -169,6 +181,7 @@ impl Machine {
             slices: orders,
             wholes,
         });
+        self.outdate(&changing);
     }
 
     /// A call that is not there any more was voided by an Unprepare, which removes what was made.
@@ -181,7 +194,11 @@ impl Machine {
         }
         let stage = match result {
             Ok(made) => Stage::Finish(made),
-            Err(failure) => Stage::Undo(refused(&call.claim, &failure)),
+            Err(failure) => {
+                let answer = refused(&call.claim, &failure);
+                call.foreign = failure.foreign;
+                Stage::Undo(answer)
+            }
         };
         self.queue_prepare(id, stage);
     }
@@ -195,7 +212,9 @@ impl Machine {
     ) {
         let id = RemovalId(self.next_removal);
         self.next_removal += 1;
-        let gpus = slices.iter().map(|slice| slice.gpu.clone()).collect();
+        let gpus = slices.iter().map(|slice| slice.gpu.clone());
+        let gpus: BTreeSet<String> = gpus.collect();
+        self.outdate(&gpus);
         let call = match &removal.then {
             Then::Undo(..) => removal.call.clone(),
             Then::Gone(_) | Then::Earlier(_) => None,
@@ -335,7 +354,9 @@ impl Machine {
             .values()
             .chain(&self.queue.removed)
             .any(|removal| removal.claim.uid == *uid);
-        let is_asked = self.queue.unprepares.iter().any(|(_, it)| it.uid == *uid);
+        let unprepares = self.queue.unprepares.iter().map(|(_, claim)| claim);
+        let mut unprepares = unprepares.chain(self.looks.unprepares());
+        let is_asked = unprepares.any(|claim| claim.uid == *uid);
         let mut calls = self.calls.keys();
         let is_marked = calls.any(|call| record.call.as_ref() == Some(&self.mark(*call)));
         record.state == RecordState::Unpreparing

@@ -1,11 +1,14 @@
 //! What is decided under the lock, and what follows once it is written.
 
+use std::collections::BTreeSet;
+
 use muster_api::NodeDevicesStatus;
 
 use super::{
     claim::ClaimRef,
     disk::{Disk, Record},
-    effect::{Answer, CallId, DiskFailure, Effect, InUse, Locked, Refusal, Write},
+    effect::{Answer, CallId, DiskFailure, Effect, InUse, LiveSlices, Locked, Refusal, Write},
+    looks::Seen,
     machine::{Machine, Stage},
     orphan::Orphan,
     slice::{PlacedSlice, SliceOrder},
@@ -36,8 +39,13 @@ pub(super) enum Task {
 pub(super) enum After {
     /// Nothing.
     Done,
-    /// The boot id was put right, or something else has to be looked at: this task is decided again.
+    /// The boot id was put right, or something else has to be asked: this task is decided again.
     Again,
+    /// These GPUs are looked at, and then this task is decided again; `under`: the mark on the record that the look is about.
+    Look {
+        gpus: BTreeSet<String>,
+        under: Option<String>,
+    },
     /// What is held has changed, and this task is decided again.
     GivenBack,
     /// The mark is left: the claim is read.
@@ -73,6 +81,7 @@ impl Machine {
         &mut self,
         task: &Task,
         locked: Locked,
+        under: Option<&str>,
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let disk = match locked.disk {
@@ -86,18 +95,29 @@ impl Machine {
         let live = locked.live;
         let in_use = locked.in_use.unwrap_or(InUse::No);
         match task {
-            Task::Unprepare { call, claim } => {
-                self.decide_unprepare(Some(*call), claim, &disk, in_use, effects)
-            }
+            Task::Unprepare { call, claim } => match unseen(&claim.uid, &disk, &live, under) {
+                Some(look) => (Vec::new(), look),
+                None => self.decide_unprepare(Some(*call), claim, &disk, in_use, effects),
+            },
             Task::GiveBack(orphan) => {
-                let read = locked.claim.map(|read| *read);
-                self.decide_orphan(orphan, &disk, in_use, read, effects)
+                if let Some(look) = unseen(&orphan.claim.uid, &disk, &live, under) {
+                    return (Vec::new(), look);
+                }
+                let Some(read) = locked.claim else {
+                    // It is read only in the turn that follows a look, be it at no GPU.
+                    let gpus = BTreeSet::new();
+                    return (Vec::new(), After::Look { gpus, under: None });
+                };
+                self.decide_orphan(orphan, &disk, in_use, &read, effects)
             }
             Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
             Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, &live, effects),
             Task::Removed(removal) => self.decide_removed(removal, &disk),
-            Task::Finish(claim) => self.decide_finish(claim, &disk, &in_use),
+            Task::Finish(claim) => match unseen(&claim.uid, &disk, &live, under) {
+                Some(look) => (Vec::new(), look),
+                None => self.decide_finish(claim, &disk, &in_use),
+            },
         }
     }
 
@@ -163,10 +183,20 @@ impl Machine {
         }
     }
 
-    pub(super) fn follow(&mut self, task: Task, after: After, effects: &mut Vec<Effect>) {
+    pub(super) fn follow(
+        &mut self,
+        task: Task,
+        after: After,
+        seen: Seen,
+        effects: &mut Vec<Effect>,
+    ) {
         match after {
             After::Done => {}
             After::Again => self.requeue(task),
+            After::Look { gpus, under } => {
+                let sights = seen.sights;
+                self.look(task, gpus, Seen { sights, under });
+            }
             After::GivenBack => {
                 self.requeue(task);
                 self.request_acknowledgement(false);
@@ -234,6 +264,17 @@ impl Machine {
             }
         }
     }
+}
+
+/// The look that whoever gives a record back needs first: at all that it has, since the mark that is on it was left.
+fn unseen(uid: &str, disk: &Disk, live: &LiveSlices, under: Option<&str>) -> Option<After> {
+    let record = disk.records.get(uid)?;
+    let gpus: BTreeSet<String> = record.units().map(|unit| unit.gpu.clone()).collect();
+    let is_seen = record.call.as_deref() == under && gpus.iter().all(|gpu| live.contains_key(gpu));
+    (!gpus.is_empty() && !is_seen).then(|| After::Look {
+        gpus,
+        under: record.call.clone(),
+    })
 }
 
 pub(super) fn plain(message: String) -> Refusal {

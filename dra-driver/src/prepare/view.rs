@@ -8,7 +8,9 @@ use super::{
     claim::{Claim, ClaimRef},
     disk::Record,
     effect::{Answer, CallId, Read, Refusal, StatusOutcome},
+    looks::Seen,
     machine::{Machine, Stage},
+    task::Task,
 };
 
 /// `NodeDevices` as this instance last saw it.
@@ -112,8 +114,11 @@ impl Machine {
                     Stage::Leave(Answer::Prepared(Vec::new()))
                 }
                 None => {
-                    waiting.found = Some(claim);
-                    Stage::Record
+                    waiting.found = Some(claim.clone());
+                    // What it will want to know in its turn is asked before.
+                    let gpus = self.gpus_of(&claim);
+                    self.look(Task::Prepare(call), gpus, Seen::default());
+                    return;
                 }
             },
         };

@@ -21,7 +21,7 @@ use muster_device::{
 use super::{board::Board, order};
 use crate::{
     inventory::{KnownGpu, KnownGpus, Part, Slice, UsedPart},
-    mig::{Mode, Policy},
+    mig::{Mode, OnGpus, Policy},
 };
 
 /// Most devices of a slice: with more than 64 a slice becomes invalid the moment one of them gets a taint, and one with devices that draw

@@ -209,7 +209,42 @@ fn the_lock_of_a_gpu_is_its_own_and_no_path() {
     assert!(f.store.try_lock_gpu("GPU-2").unwrap().is_some());
     for odd in ["", "../lock", "GPU/2"] {
         f.store.lock_gpu(odd).unwrap_err();
+        f.store.changes_of_gpu(odd).unwrap_err();
     }
+}
+
+#[test]
+fn changes_of_a_gpu_are_counted_by_whoever_takes_its_lock_and_not_by_who_counts_them() {
+    let f = fixture();
+    let changes = |gpu: &str| f.store.changes_of_gpu(gpu).unwrap();
+    assert_eq!(changes("GPU-2"), Some(0));
+    for before in 0..3 {
+        assert_eq!(changes("GPU-2"), Some(before));
+        let held = f.store.lock_gpu("GPU-2").unwrap();
+        assert_eq!(changes("GPU-2"), None, "one is under way");
+        drop(held);
+    }
+    drop(f.store.try_lock_gpu("GPU-2").unwrap());
+    assert_eq!(changes("GPU-2"), Some(4));
+    assert_eq!(changes("GPU-3"), Some(0), "another GPU");
+    let locked = f.store.try_lock_gpu_and_load("GPU-3").unwrap();
+    assert_eq!(changes("GPU-3"), None);
+    drop(locked);
+    assert_eq!(changes("GPU-3"), Some(1));
+}
+
+#[test]
+fn the_count_of_changes_takes_no_room_on_the_disk() {
+    let f = fixture();
+    let (path, _) = f.store.gpu_lock_file("GPU-2").unwrap();
+    for _ in 0..1_000 {
+        drop(f.store.lock_gpu("GPU-2").unwrap());
+    }
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!(metadata.len(), 1_000);
+    // There is nothing in it. (Some file systems count one block for the file itself.)
+    let blocks = std::os::unix::fs::MetadataExt::blocks(&metadata);
+    assert!(blocks <= 1, "{blocks}");
 }
 
 /// A record that is cut, or in which a byte is another, is read as something whole, refused as newer, or set aside: nothing
@@ -395,6 +430,42 @@ fn what_the_driver_root_lacks_has_its_own_reason_and_no_cdi_file() {
         "{failure}"
     );
     assert!(store.records_in_cdi().unwrap().is_empty());
+}
+
+#[test]
+fn slices_of_layouts_are_noted_for_a_boot_until_they_are_gone_or_a_claim_makes_them() {
+    let f = fixture();
+    let noted = |boot_id: &str| {
+        let lock = f.store.lock().unwrap();
+        let noted = f.store.layout_slices(&lock, boot_id).unwrap();
+        noted.into_iter().collect::<Vec<_>>()
+    };
+    let note = |uuid: &str, is_made: bool| {
+        let lock = f.store.lock().unwrap();
+        f.store
+            .note_layout_slice(&lock, "boot", uuid, is_made)
+            .unwrap();
+    };
+    f.apply(&acknowledged());
+    for uuid in ["MIG-1", "MIG-2", "MIG-3", "MIG-4"] {
+        note(uuid, true);
+    }
+    assert_eq!(noted("boot"), ["MIG-1", "MIG-2", "MIG-3", "MIG-4"]);
+    assert!(noted("next").is_empty(), "slices end with the boot");
+    // It was removed.
+    note("MIG-2", false);
+    assert_eq!(noted("boot"), ["MIG-1", "MIG-3", "MIG-4"]);
+    // A claim has the one made anew that lies there.
+    f.apply(&Write::PutRecord(slice_record("c")));
+    assert_eq!(noted("boot"), ["MIG-3", "MIG-4"]);
+    f.apply(&Write::RemoveRecord("c".to_owned()));
+    assert_eq!(noted("boot"), ["MIG-3", "MIG-4"]);
+    // Somebody else removed it.
+    let lock = f.store.lock().unwrap();
+    let gone = BTreeSet::from(["MIG-1".to_owned(), "MIG-3".to_owned()]);
+    f.store.forget_layout_slices(&lock, "boot", &gone).unwrap();
+    drop(lock);
+    assert_eq!(noted("boot"), ["MIG-4"]);
 }
 
 #[test]

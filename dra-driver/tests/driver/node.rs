@@ -157,7 +157,17 @@ impl Node {
 
     /// Waits until something holds.
     pub(crate) async fn eventually(&self, what: &str, holds: impl Fn() -> bool) {
-        let deadline = Instant::now() + LIMIT;
+        self.eventually_within(LIMIT, what, holds).await;
+    }
+
+    /// The same of what takes its time.
+    pub(crate) async fn eventually_within(
+        &self,
+        limit: Duration,
+        what: &str,
+        holds: impl Fn() -> bool,
+    ) {
+        let deadline = Instant::now() + limit;
         while !holds() {
             assert!(Instant::now() < deadline, "not so: {what}\n{}", self.log());
             tokio::time::sleep(Duration::from_millis(20)).await;

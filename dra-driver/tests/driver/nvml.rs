@@ -4,11 +4,14 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use crate::node::Node;
 use nvidia_ml_mock::Hang;
 
+/// How long the driver waits for NVML.
+const NVML_LIMIT: Duration = Duration::from_secs(5);
 const TAINT: &str = "gpu.muster.dev/unresponsive";
 const BEFORE: &str = "580.95.05";
 const AFTER: &str = "590.10.01";
@@ -55,6 +58,45 @@ async fn a_gpu_that_hangs_is_tainted_alone_and_its_claim_waits_until_it_answers(
     assert_eq!(prepared.error, "", "{}", node.log());
     node.eventually("the taint is gone", || node.api.tainted(TAINT).is_empty())
         .await;
+}
+
+/// The driver does not know yet that it hangs: the claim is asked for before the GPUs are listed again.
+#[tokio::test]
+async fn a_gpu_that_begins_to_hang_under_a_prepare_or_an_unprepare_holds_up_no_claim_of_another() {
+    let node = Node::started().await;
+    let sick = node.gpu("gpu-0").await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    node.api.allocate("held", &["gpu-0"]);
+    assert_eq!(node.prepare("held").await.error, "");
+    node.api.allocate("sick", &["gpu-0"]);
+    node.api.allocate("sound", &["gpu-1"]);
+    node.change(|state| {
+        let function = String::new();
+        let gpu = sick.clone();
+        state.hangs = vec![Hang { function, gpu }];
+    });
+    let waiting = node.prepare("sick");
+    let story = async {
+        let others = async {
+            // Each of these would wait for the limit of NVML if anybody waited for it under the lock.
+            for _ in 0..3 {
+                let started = Instant::now();
+                assert_eq!(node.prepare("sound").await.error, "");
+                assert_eq!(node.unprepare("sound").await, "");
+                assert!(started.elapsed() < NVML_LIMIT, "{}", node.log());
+            }
+        };
+        let (error, ()) = tokio::join!(node.unprepare("held"), others);
+        assert!(error.starts_with("DeviceHeld"), "{error}");
+        node.change(|_| {});
+        let deadline = Instant::now() + 4 * NVML_LIMIT;
+        while !node.unprepare("held").await.is_empty() {
+            assert!(Instant::now() < deadline, "{}", node.log());
+        }
+    };
+    let (prepared, ()) = tokio::join!(waiting, story);
+    assert_eq!(prepared.error, "", "{}", node.log());
 }
 
 #[tokio::test]

@@ -77,6 +77,14 @@ pub(crate) struct Totals {
     pub(crate) claims: usize,
 }
 
+/// What a gang may be charged by.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) asked: QuotaRequest,
+    /// Devices that are charged more are not counted on. `None`: it asks for none that there are.
+    pub(crate) most_per_device: Option<DeviceCharge>,
+}
+
 /// Why no request can be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestFault {
@@ -150,6 +158,58 @@ impl Totals {
         let mut request = self.besides_devices(assignment, all, cluster)?;
         add_devices(&mut request, assignment, DeviceCharge { gpus, vram })?;
         Ok(finished(request))
+    }
+
+    /// What the gang may be charged on a Flavor, the least first, each with the most that a device may be charged as for that. Of more than one
+    /// it is known only where all that it asks for is one request, by devices that are all charged alike; and of at most so many.
+    pub(crate) fn ways(
+        &self,
+        assignment: &Assignment,
+        all: &[Assignment],
+        cluster: &Cluster,
+        most: usize,
+    ) -> Result<Vec<Way>, RequestFault> {
+        let least = self.least(assignment, all, cluster)?;
+        let of_requests = self.requests().filter_map(|request| {
+            let choices = request.choices.iter();
+            let cheapest = choices.filter_map(|(of, _)| cluster.cheapest(&assignment.flavor, *of));
+            cheapest.reduce(DeviceCharge::at_most)
+        });
+        let mut ways = vec![Way {
+            asked: least,
+            most_per_device: of_requests.reduce(DeviceCharge::at_least),
+        }];
+        let mut requests = self.requests.iter();
+        let (Some((request, times)), None) = (requests.next(), requests.next()) else {
+            return Ok(ways);
+        };
+        let mut kinds: BTreeMap<DeviceCharge, DeviceCharge> = BTreeMap::new();
+        for (selector, count) in &request.choices {
+            for of_one in cluster.kinds(&assignment.flavor, *selector) {
+                let of_all = DeviceCharge {
+                    gpus: of_one.gpus.times(*count)?.times(*times)?,
+                    vram: of_one.vram.times(*count)?.times(*times)?,
+                };
+                kinds.insert(of_all, of_one);
+            }
+        }
+        for (of_all, of_one) in kinds {
+            let asked = self.exact(assignment, all, cluster, of_all)?;
+            // What quota does not count makes no difference.
+            if let Some(same) = ways.iter_mut().find(|way| way.asked == asked) {
+                let most = same.most_per_device.get_or_insert(of_one);
+                *most = most.at_least(of_one);
+                continue;
+            }
+            if ways.len() >= most {
+                break;
+            }
+            ways.push(Way {
+                asked,
+                most_per_device: Some(of_one),
+            });
+        }
+        Ok(ways)
     }
 
     /// What the gang is charged on a Flavor with the devices that it would get.

@@ -93,7 +93,7 @@ impl<'a> Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    fn assignment(&self) -> Option<&Assignment> {
+    pub(super) fn assignment(&self) -> Option<&Assignment> {
         self.assignments.get(self.at)
     }
 

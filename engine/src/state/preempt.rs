@@ -2,6 +2,8 @@
 //!
 //! Whenever the first gang of a class is judged and refused, it is asked who could give way to it, on each Flavor as far as the
 //! Team's fungibility says; the best of them is chosen.
+//! Where devices of several sizes match, it is asked by the least charge first, and by larger ones if no place results: a place is one that
+//! kube-scheduler's allocator would come to, with devices of just that charge.
 //! Only the Team's policy and what will be charged decide who may ([`super::moments`], [`crate::quota`]); who was not told as running, is protected by a
 //! minimum run time, or was to go and did not, is left out. Who ends by itself is counted on first: nobody else goes where that is
 //! enough. There is no preemption without a place: the nodes are planned as if
@@ -9,6 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    ops::ControlFlow,
     sync::Arc,
 };
 
@@ -27,19 +30,24 @@ use crate::{
     fairness::WeightedUse,
     model::Hold,
     names::{FlavorName, GangUid, LevelName, NodeName, PodUid, TeamName, Timestamp, TopologyName},
-    placement::{Cluster, DeviceCharge, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
+    placement::{Cluster, Effort, NODE_LEVEL, Plan, Request, Verdict, plan},
     quota::{
         Asked, FlavorMode, NodeId, PairId, Places, PreemptionPolicy, PreemptionReason, Preemptor,
         QuotaTree, Rank, ReclaimWithinCohort, RunningGang, Search, Sharing, Suitability,
         WithinTeam,
         charges::{Delta, undoing},
-        request::{Assignment, QuotaRequest},
+        request::{Assignment, QuotaRequest, Way},
         victims_for,
     },
 };
 
 /// The looks of one search for victims, about twenty milliseconds. With more it gives up, and nobody is preempted.
 const MOST_LOOKS: u64 = 10 * Effort::ONE_DECISION;
+
+/// By how many charges victims are searched for a gang on one Flavor: that of the smallest devices that match, and of larger ones.
+const MOST_WAYS: usize = 5;
+/// The looks of each further search: all of them together take as many again as the first may.
+const MORE_LOOKS: u64 = MOST_LOOKS / (MOST_WAYS as u64 - 1);
 
 /// In how many domains victims are searched one by one. With more, those that cost most are left out.
 const MOST_DOMAINS: usize = 16;
@@ -385,20 +393,40 @@ impl State {
         now: Timestamp,
         in_vain: &mut InVain,
     ) -> Option<Preempting> {
-        let On {
-            node,
-            assignments,
-            at,
-            ..
-        } = on;
-        let candidate = self.candidate(on.shape, on.gang, Some(node), assignments, at)?;
+        let (assignments, at) = (on.assignments, on.at);
+        let candidate = self.candidate(on.shape, on.gang, Some(on.node), assignments, at)?;
         let assignment = assignments.get(at)?;
-        let asked = candidate
+        let ways = candidate
             .totals
-            .least(assignment, assignments, &self.cluster)
+            .ways(assignment, assignments, &self.cluster, MOST_WAYS)
             .ok()?;
-        let Some(contested) = contested(tree, node, assignment, &asked) else {
-            match right_lacking(tree, node, &asked) {
+        let mut most_looks = MOST_LOOKS;
+        for way in &ways {
+            match self.find_victims_by(&candidate, way, most_looks, tree, now, in_vain) {
+                ControlFlow::Break(found) => return found,
+                ControlFlow::Continue(()) => most_looks = MORE_LOOKS,
+            }
+        }
+        None
+    }
+
+    /// Who gives way to a gang that is charged so. It goes on where no place results whoever goes: larger devices may have one.
+    fn find_victims_by(
+        &self,
+        candidate: &Candidate<'_>,
+        way: &Way,
+        most_looks: u64,
+        tree: &mut QuotaTree,
+        now: Timestamp,
+        in_vain: &mut InVain,
+    ) -> ControlFlow<Option<Preempting>> {
+        const NOBODY: ControlFlow<Option<Preempting>> = ControlFlow::Break(None);
+        let asked = &way.asked;
+        let (Some(node), Some(assignment)) = (candidate.node, candidate.assignment()) else {
+            return NOBODY;
+        };
+        let Some(contested) = contested(tree, node, assignment, asked) else {
+            match right_lacking(tree, node, asked) {
                 // It has none by its limits.
                 None => {}
                 // Of several, what is taken meanwhile may leave only those lacking to which it has a right.
@@ -412,30 +440,30 @@ impl State {
                 }
                 Some(hopes) => in_vain.hopes.extend(hopes),
             }
-            return None;
+            return NOBODY;
         };
         // It only has to wait for those who give way to others, if for anybody.
         let has_quota = asked
             .iter()
             .all(|(pair, amount)| *amount <= tree.available_at(node, *pair));
         if has_quota {
-            let mut places = Without::of(self, &candidate, &asked, &[], MOST_LOOKS);
+            let mut places = Without::of(self, candidate, way, &[], most_looks);
             // Nobody is told to go where a place may be there.
             if places.is_there_without(&[]) || places.gave_up {
                 in_vain.lacking.insert(Lacking::Time);
-                return None;
+                return NOBODY;
             }
         }
-        let by_share = ByShare::of(tree, node, &asked, &contested);
+        let by_share = ByShare::of(tree, node, asked, &contested);
         if let Some(by_share) = &by_share
-            && self.is_nobody_to_be_asked(&candidate, tree, by_share, in_vain)
+            && self.is_nobody_to_be_asked(candidate, tree, by_share, in_vain)
         {
-            return None;
+            return NOBODY;
         }
         // Only Teams with as large a share are asked, and others once their shares are as large; unless gangs of its own Team may go
         // first, which leaves that a smaller share.
         let decides_alone = |by_share: &ByShare| {
-            by_share.is_all_beyond && !self.may_ask_its_own(&candidate, tree, &by_share.asked)
+            by_share.is_all_beyond && !self.may_ask_its_own(candidate, tree, &by_share.asked)
         };
         let share = by_share.filter(decides_alone).map(|it| it.asked);
         if let Some(asked) = &share {
@@ -445,7 +473,7 @@ impl State {
             .iter()
             .all(|(pair, amount)| i128::from(amount.0) <= tree.usage_and_headroom(node, *pair).1);
         let preemptable = self.preemptable(
-            &candidate,
+            candidate,
             tree,
             &contested,
             share.as_ref(),
@@ -456,22 +484,21 @@ impl State {
         let running = preemptable.gangs;
         // What is taken meanwhile may be contested, too, by then: whoever borrows that can be asked as well.
         let may_contest_more = contested.len() < asked.len();
-        if let Some(hopes) = quota_lacking(tree, node, &asked, &running) {
+        if let Some(hopes) = quota_lacking(tree, node, asked, &running) {
             // All of them together do not free enough.
             in_vain.hopes.extend(hopes);
             if may_contest_more {
                 let all = asked.keys().copied().collect();
-                let most =
-                    self.preemptable(&candidate, tree, &all, None, stays_within_nominal, now);
+                let most = self.preemptable(candidate, tree, &all, None, stays_within_nominal, now);
                 in_vain.note_preemptable(&most);
-                match quota_lacking(tree, node, &asked, &most.gangs) {
+                match quota_lacking(tree, node, asked, &most.gangs) {
                     Some(hopes) => in_vain.hopes.extend(hopes),
                     None => {
                         in_vain.lacking.insert(Lacking::Time);
                     }
                 }
             }
-            return None;
+            return NOBODY;
         }
         let waiting = candidate.waiting;
         let preemptor = Preemptor {
@@ -492,9 +519,9 @@ impl State {
         };
         if running.is_empty() {
             in_vain.lacking.insert(Lacking::Somebody);
-            return None;
+            return NOBODY;
         }
-        let mut places = Without::of(self, &candidate, &asked, &running, MOST_LOOKS);
+        let mut places = Without::of(self, candidate, way, &running, most_looks);
         let sharing = tree.sharing_of(node);
         let victims = victims_for(tree, sharing, &running, &preemptor, &mut places);
         let positions: Vec<usize> = victims.iter().map(|victim| victim.position).collect();
@@ -513,16 +540,20 @@ impl State {
                 } else {
                     Lacking::Place
                 });
-            return None;
+            return if places.gave_up {
+                NOBODY
+            } else {
+                ControlFlow::Continue(())
+            };
         }
         let Some(plan) = places.plan_without(&positions) else {
             in_vain.lacking.insert(Lacking::Place);
-            return None;
+            return ControlFlow::Continue(());
         };
         let nodes = self.nodes_of(&plan);
         let gone: Vec<&RunningGang> = positions.iter().filter_map(|at| running.get(*at)).collect();
-        let borrow_level = borrow_level_without(tree, node, &asked, &gone);
-        Some(Preempting {
+        let borrow_level = borrow_level_without(tree, node, asked, &gone);
+        ControlFlow::Break(Some(Preempting {
             borrow_level,
             flavor: assignment.flavor.clone(),
             charges: deltas(&waiting.gang.uid, &preemptor.team, &preemptor.charges).collect(),
@@ -536,7 +567,7 @@ impl State {
                     })
                 })
                 .collect(),
-        })
+        }))
     }
 
     /// Whether no other share is as large as that which the gang's own side would have: then nobody gives way to it, unless it may ask
@@ -608,26 +639,7 @@ impl State {
         })
     }
 
-    /// Only devices of the least charge are counted on: what more would be charged was not asked of quota.
-    fn request_for_victims<'a>(&'a self, candidate: &Candidate<'a>) -> Request<'a> {
-        let assignment = candidate.assignments.get(candidate.at);
-        let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
-        let least = assignment.and_then(|assignment| {
-            let of_requests = candidate.totals.requests().filter_map(|request| {
-                let choices = request.choices.iter();
-                let least =
-                    choices.filter_map(|(of, _)| self.cluster.cheapest(&assignment.flavor, *of));
-                least.reduce(DeviceCharge::at_most)
-            });
-            of_requests.reduce(DeviceCharge::at_least)
-        });
-        Request {
-            most_per_device: least,
-            ..candidate.request(flavor)
-        }
-    }
-
-    /// What a gang is charged on a Flavor at the least, and its place there once all that give way are gone.
+    /// What a gang is charged on a Flavor, and its place there once all that give way are gone: by the least charge by which it has one.
     pub(super) fn ahead(
         &self,
         gang: GangId,
@@ -638,18 +650,21 @@ impl State {
         let assignments = &entry.assignments;
         let at = assignments.iter().position(|it| it.flavor == *flavor)?;
         let candidate = self.candidate(waiting.shape, gang, entry.node, assignments, at)?;
-        let totals = &candidate.totals;
-        let asked = totals
-            .least(assignments.get(at)?, assignments, &self.cluster)
+        let ways = candidate
+            .totals
+            .ways(assignments.get(at)?, assignments, &self.cluster, MOST_WAYS)
             .ok()?;
+        let (asked, plan) = ways.into_iter().find_map(|way| {
+            let plan =
+                Without::of(self, &candidate, &way, &[], Effort::ONE_DECISION).plan_without(&[])?;
+            Some((way.asked, plan))
+        })?;
         let charges = asked.iter().map(|(pair, amount)| Delta {
             gang: waiting.gang.uid.clone(),
             team: waiting.gang.team.clone(),
             of: self.tree.named(*pair).clone(),
             amount: i128::from(amount.0),
         });
-        let mut places = Without::of(self, &candidate, &asked, &[], Effort::ONE_DECISION);
-        let plan = places.plan_without(&[])?;
         Some((charges.collect(), self.nodes_of(&plan)))
     }
 
@@ -1061,15 +1076,21 @@ impl<'a> Without<'a> {
     fn of(
         state: &'a State,
         candidate: &'a Candidate<'a>,
-        asked: &'a QuotaRequest,
+        way: &'a Way,
         running: &'a [RunningGang],
         most_looks: u64,
     ) -> Self {
+        let assignment = candidate.assignment();
+        let flavor = assignment.and_then(|it| state.flavors.get(&it.flavor));
         Self {
             state,
             candidate,
-            asked,
-            request: state.request_for_victims(candidate),
+            asked: &way.asked,
+            // What more would be charged was not asked of quota. The allocator comes to it all the same, and then there is no place.
+            request: Request {
+                most_per_device: way.most_per_device,
+                ..candidate.request(flavor)
+            },
             running,
             effort: Effort::of(most_looks),
             most_visits: state.cluster.visited().wrapping_add(most_looks),

@@ -2,32 +2,103 @@
 
 use crate::{common::*, cut_gpus::*};
 use muster_engine::{
-    Team, Timestamp, Update,
+    Decisions, Hold, Node, Running, State, Team, Timestamp, Update,
     quota::{PreemptionPolicy, WithinTeam},
 };
 
-#[test]
-fn the_holder_of_a_slice_gives_way_to_a_whole_gpu_which_starts_once_it_is_released() {
-    let preempting = Team {
+/// A Team of which whoever has a higher priority goes first, and has so many GPUs.
+fn preempting(gpus: i64) -> Team {
+    Team {
         preemption: PreemptionPolicy {
             within_team: WithinTeam::LowerPriority,
             ..PreemptionPolicy::NEVER
         },
-        ..team("a", None, limit(1))
-    };
-    let mut state = state(vec![cut_node("n", "s/l", 1)], vec![preempting]);
+        ..team("a", None, limit(gpus))
+    }
+}
+
+/// It runs, with this priority.
+fn runs(state: &mut State, priority: i32, hold: &Hold) {
+    state.apply(Update::Hold(hold.clone()));
+    state.apply(Update::Running(Running {
+        priority,
+        ..held_since(Timestamp(0), hold)
+    }));
+}
+
+fn victims(decisions: &Decisions) -> Vec<String> {
+    let preemptions = decisions.preemptions.iter();
+    let victims = preemptions.flat_map(|preemption| &preemption.victims);
+    victims.map(|victim| victim.gang.to_string()).collect()
+}
+
+/// By memory the smallest devices are asked for first: the slices that there are stay with whoever is more important, and all that others
+/// could give up is a GPU that cannot be cut.
+#[test]
+fn who_asks_for_memory_has_a_larger_device_freed_where_no_smaller_one_can_be() {
+    let nodes = || vec![cut_node("cut", "s/l", 1), node("whole", "s/l", 1)];
+    let table = [
+        // Priority of who holds the whole GPU of each node, quota, who goes.
+        (20, 0, 3, vec!["gang-of-whole"]),
+        (20, 0, 2, vec!["gang-of-whole"]),
+        // The least that helps is asked for: a slice.
+        (0, 0, 2, vec!["gang-of-cut"]),
+        (0, 20, 2, vec!["gang-of-cut"]),
+        (20, 20, 3, vec![]),
+    ];
+    for (on_cut, on_whole, quota, expected) in table {
+        let mut state = state(nodes(), vec![preempting(quota)]);
+        let cut = hold_part("cut", "a", "cut", (0, ANY_GPU, 0));
+        let whole = hold("whole", "a", "whole", &[0]);
+        runs(&mut state, on_cut, &cut);
+        runs(&mut state, on_whole, &whole);
+        submit(&mut state, [with_priority(10, memory_gang("g", "a", 1, 1))]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty());
+        assert_eq!(victims(&decisions), expected, "{on_cut} {on_whole} {quota}");
+        for gone in [&cut, &whole] {
+            if expected.contains(&gone.gang.as_str()) {
+                state.apply(Update::NotRunning(gone.gang.clone()));
+                state.apply(Update::HoldGone(gone.pod.clone()));
+                // It starts on what was freed, at what kube-scheduler gives it there.
+                assert_eq!(admitted(&decide(&mut state)), ["g"]);
+            }
+        }
+    }
+}
+
+/// What is freed has to be a place for a slice of the size that is asked for, as kube-scheduler would come to it.
+#[test]
+fn nobody_gives_way_where_the_memory_that_he_has_is_no_place_for_a_slice() {
+    for (tens, expected) in [(1, vec!["gang-of-small"]), (2, vec![])] {
+        let nodes: Vec<Node> = vec![cut_node("n", "s/l", 1)];
+        let mut state = state(nodes, vec![preempting(8)]);
+        for (pod, priority, part) in [
+            ("large", 20, (0, THREE_SLICES, 0)),
+            ("middle", 20, (0, TWO_SLICES, 4)),
+            // Behind it is one memory slice more, and a slice of two does not begin here.
+            ("small", 0, (0, ONE_SLICE, 6)),
+        ] {
+            runs(&mut state, priority, &hold_part(pod, "a", "n", part));
+        }
+        submit(
+            &mut state,
+            [with_priority(10, memory_gang("g", "a", 1, tens))],
+        );
+        let decisions = decide(&mut state);
+        assert_eq!(victims(&decisions), expected, "{tens}");
+        assert!(decisions.admissions.is_empty());
+    }
+}
+
+#[test]
+fn the_holder_of_a_slice_gives_way_to_a_whole_gpu_which_starts_once_it_is_released() {
+    let mut state = state(vec![cut_node("n", "s/l", 1)], vec![preempting(1)]);
     let slice = hold_part("p", "a", "n", (0, ONE_SLICE, 2));
-    state.apply(Update::Hold(slice.clone()));
-    state.apply(Update::Running(held_since(Timestamp(0), &slice)));
+    runs(&mut state, 0, &slice);
     submit(&mut state, [with_priority(10, gang("whole", "a", 1, 1))]);
     let decisions = decide(&mut state);
-    let victims: Vec<String> = decisions
-        .preemptions
-        .iter()
-        .flat_map(|preemption| &preemption.victims)
-        .map(|victim| victim.gang.to_string())
-        .collect();
-    assert_eq!(victims, ["gang-of-p"]);
+    assert_eq!(victims(&decisions), ["gang-of-p"]);
     assert!(decisions.admissions.is_empty());
     state.apply(Update::NotRunning(slice.gang.clone()));
     state.apply(Update::HoldGone(slice.pod));

@@ -100,6 +100,10 @@ impl Instance {
     ) -> Left {
         let name = node.shape.name.clone();
         match operation {
+            Operation::Sight(look, gpu) => {
+                let sight = node.look(&gpu);
+                self.tell(now, Input::Looked(look, sight));
+            }
             Operation::Lock {
                 ticket,
                 probe,
@@ -117,14 +121,15 @@ impl Instance {
                 probe,
                 read: wanted,
             } => {
+                let (in_use, live) = node.judge(probe.as_ref(), &wanted.sights);
                 let locked = Locked {
                     disk: Ok(node.disk.clone()),
-                    in_use: probe.map(|probe| node.probe(&probe)),
+                    in_use,
                     node_devices: wanted.node_devices.then(|| read(api, &name, mishap)),
                     claim: wanted
                         .claim
                         .map(|claim| Box::new(read_claim(api, &claim, mishap))),
-                    live: node.live(&wanted.list_slices),
+                    live,
                 };
                 self.tell(now, Input::Locked(ticket, locked));
             }

@@ -153,6 +153,12 @@ impl Drivers {
         );
     }
 
+    /// Whether anything that an instance has seen of a GPU waits to be judged under the lock.
+    pub fn hold_sights(&self) -> bool {
+        let mut instances = self.instances.iter();
+        instances.any(|instance| instance.machine.holds_sights())
+    }
+
     /// All that may happen next.
     pub fn steps(&self, now: u64, api: &ApiServer, node: &GpuNode) -> Vec<Step> {
         let mut steps = Vec::new();

@@ -4,7 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use muster_api::{NodeDevices, NodeDevicesStatus};
 use muster_dra_driver::prepare::{
-    Answer, CallId, ClaimRef, DiskFailure, Effect, Probe, StatusOutcome, Ticket, Write,
+    Answer, CallId, ClaimRef, DiskFailure, Effect, LookId, Probe, Sights, StatusOutcome, Ticket,
+    Write,
 };
 
 use super::slices::{Making, Removing};
@@ -22,10 +23,10 @@ pub struct StatusWrite {
     pub(super) status: NodeDevicesStatus,
 }
 
-/// What is read of the API server while the lock is held.
+/// What a turn goes by besides the disk: what was seen before, and what is read of the API server while the lock is held.
 #[derive(Clone, Debug)]
 pub(super) struct UnderLock {
-    pub(super) list_slices: Vec<String>,
+    pub(super) sights: Sights,
     pub(super) node_devices: bool,
     pub(super) claim: Option<ClaimRef>,
 }
@@ -33,6 +34,8 @@ pub(super) struct UnderLock {
 /// What an instance waits to have done.
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
+    /// It looks at a GPU, without the lock.
+    Sight(LookId, String),
     Lock {
         ticket: Ticket,
         probe: Option<Probe>,
@@ -97,17 +100,18 @@ impl StatusWrite {
 impl From<Effect> for Operation {
     fn from(effect: Effect) -> Self {
         match effect {
+            Effect::Look { look, gpu } => Self::Sight(look, gpu),
             Effect::Lock {
                 ticket,
                 probe,
                 read_node_devices,
                 read_claim,
-                list_slices,
+                sights,
             } => Self::Lock {
                 ticket,
                 probe,
                 read: UnderLock {
-                    list_slices,
+                    sights,
                     node_devices: read_node_devices,
                     claim: read_claim,
                 },
@@ -165,7 +169,7 @@ impl Operation {
 
     pub(super) fn effect(&self) -> EffectKind {
         match self {
-            Self::Lock { .. } => EffectKind::DriverLock,
+            Self::Sight(..) | Self::Lock { .. } => EffectKind::DriverLock,
             Self::Look { .. } => EffectKind::DriverLook,
             Self::Commit { .. } => EffectKind::DriverCommit,
             Self::Hear(..) => EffectKind::DriverHear,
@@ -183,6 +187,7 @@ impl Operation {
     /// commit, cannot.
     pub(super) fn can_fail(&self) -> bool {
         match self {
+            Self::Sight(..) => false,
             Self::Look { read, .. } => read.node_devices || read.claim.is_some(),
             Self::Commit { writes, .. } => !writes.is_empty(),
             Self::Make(making) => making.gpu().is_some(),
@@ -202,6 +207,7 @@ impl Operation {
 
     pub(super) fn describe(&self) -> String {
         match self {
+            Self::Sight(_, gpu) => format!("looks at {gpu}"),
             Self::Lock { .. } => "takes the lock".to_owned(),
             Self::Look { read, .. } => {
                 let node_devices = if read.node_devices {

@@ -34,6 +34,7 @@ pub(super) struct Removing {
 fn failure(message: impl Into<String>) -> SliceFailure {
     SliceFailure {
         reason: None,
+        foreign: None,
         message: message.into(),
     }
 }
@@ -99,8 +100,22 @@ impl Making {
         if !Record::lets_make(record(node, &self.fence), &self.fence) {
             return Err(failure("the record does not allow it any more"));
         }
+        node.slices.begin_change(&order.gpu);
         let live = node.slices.live(&order.gpu);
         match order.lying(&live) {
+            Lying::Same(instance) if order.is_new => {
+                let gpu = &order.gpu;
+                let foreign = PlacedSlice {
+                    gpu: gpu.clone(),
+                    gpu_instance_profile: instance.profile,
+                    placement: instance.placement,
+                    uuid: instance.uuid.clone(),
+                };
+                return Err(SliceFailure {
+                    foreign: Some(Box::new(foreign)),
+                    ..failure(Foreign { gpu, instance }.to_string())
+                });
+            }
             Lying::Same(instance) => {
                 if let Some(made) = MadeSlice::of(instance) {
                     return Ok(Some(made));
@@ -170,6 +185,7 @@ impl Removing {
             if !Record::lets_remove(record(node, &self.fence), &self.fence) {
                 return Ok(true);
             }
+            node.slices.begin_change(&slice.gpu);
             let live = node.slices.live(&slice.gpu);
             let Some(instance) = slice.find(&live) else {
                 return Ok(true);

@@ -221,7 +221,7 @@ impl History {
     /// An administrator makes a slice where there is room and no claim has anything.
     fn make_foreign(&mut self) {
         // Between the look at what is there and the intent that is decided by it nobody can tell his slice from ours.
-        if self.node.lock.is_some() {
+        if self.node.lock.is_some() || self.drivers.hold_sights() {
             return;
         }
         let gpu = self.gpu();
@@ -240,6 +240,7 @@ impl History {
             gpu: gpu.clone(),
             profile,
             placement,
+            is_new: true,
         };
         if self.node.slices.make_gpu_instance(&order).is_err() {
             return;

@@ -164,19 +164,24 @@ impl FakeDriver {
         let inbox = self.inbox.clone();
         let kubernetes = self.kubernetes.clone();
         match effect {
+            Effect::Look { look, gpu } => {
+                let sight = self.hardware.look(&gpu);
+                inputs.push_back(Input::Looked(look, sight));
+            }
             Effect::Lock {
                 ticket,
                 probe,
                 read_node_devices,
                 read_claim,
-                list_slices,
+                sights,
             } => {
+                let (in_use, live) = self.hardware.judge(probe.as_ref(), &sights);
                 let mut locked = Locked {
                     disk: Ok(self.hardware.disk.clone()),
-                    in_use: probe.map(|probe| self.hardware.probe(&probe)),
+                    in_use,
                     node_devices: None,
                     claim: None,
-                    live: self.hardware.live(&list_slices),
+                    live,
                 };
                 if read_node_devices || read_claim.is_some() {
                     tokio::spawn(async move {
@@ -227,6 +232,7 @@ impl FakeDriver {
             Effect::MakeSlices { call, .. } => {
                 let failure = SliceFailure {
                     reason: None,
+                    foreign: None,
                     message: "the GPUs of this node cannot be cut".to_owned(),
                 };
                 inputs.push_back(Input::SlicesMade(call, Err(failure)));

@@ -477,7 +477,8 @@ fn is_terminal(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Names of the claims of a pod; `None` while its status does not name all that are made for it.
+/// Names of the claims of a pod, the one included that kube-scheduler made for its resources; `None` while its status does not name all
+/// that are made for it.
 fn claim_names(pod: &Pod) -> Option<Vec<String>> {
     let statuses = pod.status.iter().flat_map(|status| {
         status
@@ -496,7 +497,10 @@ fn claim_names(pod: &Pod) -> Option<Vec<String>> {
         statuses.get(&claim.name).map(|name| (*name).clone())
     });
     let names: Option<Vec<Option<String>>> = names.collect();
-    Some(names?.into_iter().flatten().collect())
+    let mut status = pod.status.iter();
+    let by_name = status.find_map(|status| status.extended_resource_claim_status.as_ref());
+    let by_name = by_name.map(|claim| claim.resource_claim_name.clone());
+    Some(names?.into_iter().flatten().chain(by_name).collect())
 }
 
 /// What the kubelet writes of a pod in this phase.
@@ -568,6 +572,10 @@ mod tests {
             claim_names(&pod(json!({"spec": {"containers": []}}))),
             Some(Vec::new())
         );
+        let by_class = pod(json!({"spec": {"containers": []}, "status": {
+            "extendedResourceClaimStatus": {"requestMappings": [], "resourceClaimName": "by-class"},
+        }}));
+        assert_eq!(claim_names(&by_class), Some(vec!["by-class".to_owned()]));
     }
 
     #[test]

@@ -24,5 +24,6 @@ fn no_board_differs_from_a_card_that_was_recorded() {
         );
         recorded += recording.gpus.len();
     }
+    assert!(recorded > 0, "no card was read in {}", directory.display());
     eprintln!("{recorded} cards were recorded");
 }

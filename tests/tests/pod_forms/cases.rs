@@ -158,6 +158,7 @@ pub(crate) const CASES: &[Case] = &[
     waits("plugin-and-claim", 1, 1, Reason::RequestNotUnderstood),
     starts("plugin-deployment", 2, 1, 2),
     starts("plugin-job", 1, 2, 16),
+    starts("device-class-gpus", 1, 1, 2),
     becomes(
         "device-class-resource",
         Outcome::Refused(Reason::RequestNotUnderstood, "spec.resourceClaims"),

@@ -274,7 +274,7 @@ fn a_disk_that_fails_at_any_write_of_an_exchange_is_made_good_by_the_next_try() 
 }
 
 /// More than a Prepare takes steps that gives something back first.
-const MOMENTS: usize = 24;
+const MOMENTS: usize = 36;
 
 #[test]
 fn a_crash_at_any_moment_of_an_exchange_is_made_good_by_the_next_try() {

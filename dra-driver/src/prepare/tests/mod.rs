@@ -2,6 +2,7 @@
 //! here stands what each rule does, one story at a time.
 
 mod acknowledgement;
+mod bursts;
 mod earlier;
 mod exclusivity;
 mod node;

@@ -54,8 +54,13 @@ pub(super) struct Node {
     /// Changes of slices take until [`Node::release_changes`].
     pub(super) holds_changes: bool,
     held_changes: VecDeque<(usize, Effect)>,
-    /// GPUs whose slices were listed under the lock, in order.
+    /// GPUs that were looked at, in order.
     pub(super) asked: Vec<String>,
+    /// How many changes of each GPU have begun.
+    changes: BTreeMap<String, u64>,
+    /// Looks at this GPU do not end until [`Node::release_looks`].
+    pub(super) hanging: Option<String>,
+    held_looks: VecDeque<(usize, Effect)>,
 }
 
 /// Who has the lock.
@@ -103,6 +108,9 @@ impl Node {
             holds_changes: false,
             held_changes: VecDeque::new(),
             asked: Vec::new(),
+            changes: BTreeMap::new(),
+            hanging: None,
+            held_looks: VecDeque::new(),
         }
     }
 
@@ -121,6 +129,7 @@ impl Node {
         self.queue.clear();
         self.blocked.clear();
         self.held_changes.clear();
+        self.held_looks.clear();
         self.lock = None;
         self.machines.clear();
         self.start(config, seen);
@@ -193,6 +202,18 @@ impl Node {
         self.holds_changes = false;
         self.queue.append(&mut self.held_changes);
         self.settle();
+    }
+
+    /// The GPU that hung answers.
+    pub(super) fn release_looks(&mut self) {
+        self.hanging = None;
+        self.queue.append(&mut self.held_looks);
+        self.settle();
+    }
+
+    /// How many changes of a GPU have begun.
+    fn changes_of(&self, gpu: &str) -> u64 {
+        self.changes.get(gpu).copied().unwrap_or_default()
     }
 
     /// Time passes, with every tick that an instance asks for.
@@ -279,30 +300,37 @@ impl Node {
             Effect::MakeSlices { .. } | Effect::RemoveSlices { .. } if self.holds_changes => {
                 self.held_changes.push_back((instance, effect));
             }
+            Effect::Look { ref gpu, .. } if self.hanging.as_ref() == Some(gpu) => {
+                self.held_looks.push_back((instance, effect));
+            }
+            Effect::Look { look, gpu } => {
+                let sight = Sight {
+                    changes: Ok(self.changes_of(&gpu)),
+                    processes: Ok(Vec::new()),
+                    live: Ok(self.live.get(&gpu).cloned().unwrap_or_default()),
+                };
+                self.asked.push(gpu);
+                self.begin(instance, Input::Looked(look, sight));
+            }
             Effect::Lock {
                 ticket,
                 probe,
                 read_node_devices,
                 read_claim,
-                list_slices,
+                sights,
             } => {
                 self.lock = Some(Holder::Instance(instance));
-                self.asked.extend(list_slices.iter().cloned());
                 if let Some(claim) = &read_claim {
                     self.log.push(format!("claim {} under the lock", claim.uid));
                 }
+                let changes = |gpu: &str| Ok(self.changes_of(gpu));
+                let verified = Verified::of(probe.as_ref(), &sights, changes);
                 let locked = Locked {
                     disk: self.load(),
                     in_use: probe.map(|_| self.in_use.clone()),
                     node_devices: read_node_devices.then(|| self.read()),
                     claim: read_claim.map(|claim| Box::new(self.read_claim(&claim))),
-                    live: list_slices
-                        .into_iter()
-                        .map(|gpu| {
-                            let live = self.live.get(&gpu).cloned().unwrap_or_default();
-                            (gpu, Ok(live))
-                        })
-                        .collect(),
+                    live: verified.live,
                 };
                 self.begin(instance, Input::Locked(ticket, locked));
             }
@@ -371,8 +399,10 @@ impl Node {
     fn make(&mut self, fence: &Fence, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
         let failure = |message: String| SliceFailure {
             reason: None,
+            foreign: None,
             message,
         };
+        *self.changes.entry(order.gpu.clone()).or_default() += 1;
         if !Record::lets_make(self.disk.records.get(&fence.claim), fence) {
             return Err(failure("the record does not allow it".to_owned()));
         }
@@ -385,6 +415,19 @@ impl Node {
         }
         let live = self.live.entry(order.gpu.clone()).or_default();
         match order.lying(live) {
+            Lying::Same(instance) if order.is_new => {
+                let foreign = PlacedSlice {
+                    gpu: order.gpu.clone(),
+                    gpu_instance_profile: instance.profile,
+                    placement: instance.placement,
+                    uuid: instance.uuid.clone(),
+                };
+                return Err(SliceFailure {
+                    reason: Some(Reason::DeviceHeld),
+                    foreign: Some(Box::new(foreign)),
+                    message: "somebody else made it".to_owned(),
+                });
+            }
             Lying::Same(instance) => {
                 return MadeSlice::of(instance)
                     .ok_or_else(|| failure("it is not whole".to_owned()));
@@ -410,12 +453,17 @@ impl Node {
     }
 
     fn remove(&mut self, fence: &Fence, slice: &PlacedSlice) -> Result<(), SliceFailure> {
+        *self.changes.entry(slice.gpu.clone()).or_default() += 1;
         if !Record::lets_remove(self.disk.records.get(&fence.claim), fence) {
             return Ok(());
         }
         if let Some(message) = self.removing_fails.clone() {
             let reason = Some(Reason::DeviceHeld);
-            return Err(SliceFailure { reason, message });
+            return Err(SliceFailure {
+                reason,
+                foreign: None,
+                message,
+            });
         }
         let live = self.live.entry(slice.gpu.clone()).or_default();
         let Some(found) = slice.find(live).cloned() else {

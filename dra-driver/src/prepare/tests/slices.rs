@@ -3,7 +3,7 @@
 use super::*;
 
 /// What `GPU-0` can be cut into: 8 memory slices by one, two or four.
-fn profile(memory_slices: u32) -> Arc<MigProfile> {
+pub(super) fn profile(memory_slices: u32) -> Arc<MigProfile> {
     let starts = (0..8 / memory_slices).map(|place| place * memory_slices);
     let placements = starts.map(|start| Placement {
         start,
@@ -55,7 +55,7 @@ fn node_with(api: Option<NodeDevices>, mode: SliceMode) -> Node {
     node
 }
 
-fn node() -> Node {
+pub(super) fn node() -> Node {
     node_with(None, SliceMode::Dynamic)
 }
 
@@ -307,6 +307,21 @@ fn a_slice_of_somebody_else_is_refused_with_its_place_and_left_alone() {
 }
 
 #[test]
+fn a_slice_that_somebody_makes_at_an_empty_place_after_the_intent_is_neither_taken_nor_removed() {
+    let mut node = node();
+    node.holds_changes = true;
+    let call = node.prepare(claim("a", &["slice-1-1", "slice-1-0"]));
+    assert_eq!(node.state("a"), Some(RecordState::Preparing));
+    add_foreign(&mut node, 1, 0);
+    node.release_changes();
+    let refusal = node.refused(call);
+    assert_eq!(refusal.reason, Some(Reason::DeviceHeld), "{refusal}");
+    // What was made for the claim is gone, and the record with it.
+    assert_eq!(node.starts(), [0]);
+    assert!(node.disk.records.is_empty() && node.cdi.is_empty());
+}
+
+#[test]
 fn a_slice_that_took_the_place_of_ours_is_not_removed() {
     let mut node = node();
     node.prepare(claim("a", &["slice-1-0"]));
@@ -422,7 +437,7 @@ fn another_allocation_of_the_claim_gets_its_own_slice_and_the_old_one_goes() {
 }
 
 #[test]
-fn while_a_gpu_is_being_changed_no_prepare_asks_about_it_under_the_lock_and_all_others_go_on() {
+fn while_a_gpu_is_being_changed_no_prepare_asks_about_it_and_all_others_go_on() {
     let mut node = node();
     node.prepare(claim("old", &["slice-1-3"]));
     node.holds_changes = true;
@@ -435,7 +450,7 @@ fn while_a_gpu_is_being_changed_no_prepare_asks_about_it_under_the_lock_and_all_
     let unprepare = node.unprepare("old");
     assert_eq!(node.state("old"), Some(RecordState::Unpreparing));
     node.pass(SECOND);
-    assert_eq!(node.asked, Vec::<String>::new());
+    assert_eq!(node.asked, ["GPU-1", "GPU-0"], "the last to be given back");
     for call in [first, second, unprepare] {
         assert_eq!(node.answered(call), None);
     }
@@ -443,7 +458,7 @@ fn while_a_gpu_is_being_changed_no_prepare_asks_about_it_under_the_lock_and_all_
     assert_eq!(node.prepared(first).len(), 1);
     assert_eq!(node.prepared(second).len(), 1);
     assert_eq!(node.answered(unprepare), Some(&Answer::Unprepared));
-    assert_eq!(node.asked, ["GPU-0"], "once, for the second");
+    assert_eq!(node.asked[2..], ["GPU-0"], "once, for the second");
     assert_eq!(node.starts().len(), 2);
 }
 
@@ -461,7 +476,7 @@ fn a_prepare_that_is_put_off_behind_a_change_is_answered_at_its_own_end() {
 }
 
 /// More than a Prepare of a slice takes steps that gives another one back first.
-const MOMENTS: usize = 32;
+const MOMENTS: usize = 44;
 
 #[test]
 fn an_unprepare_at_any_moment_of_a_prepare_leaves_nothing() {

@@ -61,7 +61,7 @@ fn a_prepare_whose_mark_was_taken_records_nothing() {
 }
 
 /// More than a Prepare takes steps, from its call to its answer and what follows from that.
-const MOMENTS: usize = 16;
+const MOMENTS: usize = 24;
 
 /// Permits for claim `a`, or only for claim `b` on the same GPU.
 fn permits(a_too: bool) -> NodeDevices {
