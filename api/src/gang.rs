@@ -131,6 +131,11 @@ pub struct RestartPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub failure_grace_seconds: Option<i64>,
+    /// How often the gang is started anew at most after attempts of which pods failed by themselves; no limit without it. What faults,
+    /// nodes, administrators and other gangs end does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_restarts: Option<i32>,
 }
 
 /// Where a gang is in its life.
@@ -205,6 +210,9 @@ pub struct GangStatus {
     /// The last evictions of its attempts, at most 8, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
+    /// How many of its attempts ended since pods of them failed by themselves.
+    #[serde(default)]
+    pub failed_attempts: i32,
     /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
     /// more than it may; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]

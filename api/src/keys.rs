@@ -29,6 +29,9 @@ pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
 /// Pod or Job annotation: for how long an attempt of the gang runs at most, counted from its admission, in seconds, 1 to
 /// [`LONGEST_RUNTIME_SECONDS`]. Then it is evicted, and the gang is not started again. Fixed.
 pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
+/// Pod or Job annotation: how often the gang is started anew at most after attempts of which pods failed by themselves, 0 to
+/// [`MOST_RESTARTS`]. Fixed.
+pub const MAX_RESTARTS: &str = "muster.dev/max-restarts";
 
 /// Pod or Job annotation: with how many of its pods a gang of a Job with `completions` may start at the least, 1 to its size. The
 /// others wait for its next attempt. Fixed.
@@ -93,6 +96,9 @@ pub const RESUMED_BY_OTHERS: &str = "muster.dev/resumed-by-others";
 /// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID/LIMIT`: the Job's `backoffLimit` was raised to that, by the
 /// number of the pods that are deleted for that attempt.
 pub const BACKOFF_RAISED_FOR: &str = "muster.dev/backoff-limit-raised-for";
+/// Job annotation, written by the controller only, as `FROM/TO/UID` with the UID of the Job: the Job's `backoffLimit` was raised to `TO`, so
+/// that it covers all failures of as many restarts as its gang may have by [`MAX_RESTARTS`]. `FROM` is what it was at first.
+pub const BACKOFF_COVERS: &str = "muster.dev/backoff-limit-covers";
 
 /// Scheduling gate, put by the webhook, taken by the controller only.
 pub const ADMISSION_GATE: &str = "muster.dev/admission";
@@ -138,6 +144,9 @@ pub const MAX_LIMIT_SECONDS: u32 = 86_400;
 
 /// Longest run that a gang may ask for by [`MAX_RUNTIME_SECONDS`]: a year.
 pub const LONGEST_RUNTIME_SECONDS: u32 = 31_536_000;
+
+/// How often a gang may ask at most to be started anew, by [`MAX_RESTARTS`].
+pub const MOST_RESTARTS: u32 = 1_000;
 
 /// Largest gang. Bounded by what one `Ledger` write may carry.
 pub const MAX_GANG_SIZE: u32 = 4096;

@@ -53,6 +53,8 @@ pub enum Reason {
     BackingOff,
     /// An attempt of the gang ran for as long as it may, and the gang is not started again.
     MaxRuntimeExceeded,
+    /// Pods of the gang failed in more attempts than it may be started anew after, and it is not started again.
+    RestartsExhausted,
 
     // --- how an admitted gang fares
     /// The gang was admitted.
@@ -158,6 +160,7 @@ impl Reason {
             Self::Evicting => "Evicting",
             Self::BackingOff => "BackingOff",
             Self::MaxRuntimeExceeded => "MaxRuntimeExceeded",
+            Self::RestartsExhausted => "RestartsExhausted",
             Self::Admitted => "Admitted",
             Self::Running => "Running",
             Self::StartTimeout => "StartTimeout",

@@ -27,7 +27,7 @@ use crate::{
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
-    outward::{evict, gangs, nudge, permits, preemption, release, ungate},
+    outward::{evict, gangs, nudge, permits, preemption, release, restarts, ungate},
     poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -1087,6 +1087,7 @@ impl Machine {
         writes.extend(gangs::write(context, key));
         if let Some(gang) = self.index.gang(key) {
             writes.extend(evict::writes(context, key, gang));
+            writes.extend(restarts::writes(context, key, gang));
             if let Some(plan) = self.plans.carried(key) {
                 writes.extend(preemption::writes(context, gang, plan));
             }

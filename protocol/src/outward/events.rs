@@ -278,6 +278,7 @@ fn is_warning(reason: Reason) -> bool {
         Reason::PodFailed
             | Reason::StartTimeout
             | Reason::MaxRuntimeExceeded
+            | Reason::RestartsExhausted
             | Reason::PlaceLost
             | Reason::NodeLost
             | Reason::DeviceFault

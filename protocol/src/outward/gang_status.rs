@@ -17,7 +17,7 @@ use crate::{
     nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
-    outward::preemption,
+    outward::{preemption, restarts},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -128,6 +128,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         queued_at: status.queued_at.clone(),
         requeue_at: status.requeue_at.clone(),
         evictions: status.evictions.clone(),
+        failed_attempts: status.failed_attempts,
         preemption: status.preemption.clone(),
         reservation: status.reservation.clone(),
         finished_at: status.finished_at.clone(),
@@ -160,12 +161,19 @@ impl Difference {
                 queued_at,
                 requeue_at,
                 evictions,
+                failed_attempts,
                 preemption,
                 reservation,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
-            let evicted = (requeue_at, evictions, preemption, reservation);
+            let evicted = (
+                requeue_at,
+                evictions,
+                failed_attempts,
+                preemption,
+                reservation,
+            );
             let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
             (
@@ -211,6 +219,31 @@ pub(crate) fn next_attempt(
     raised_to(context, key, gang, attempt(gang) + 1)
 }
 
+/// The same, after all pods of the attempt that it carries ended.
+pub(crate) fn attempt_after(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<ApiRequest> {
+    let mut request = next_attempt(context, &plan.key, gang)?;
+    if let ApiRequest::ReplaceGangStatus { status, .. } = &mut request {
+        count_failure(context, plan, None, status);
+    }
+    Some(request)
+}
+
+/// Counts the attempt that ends, if pods of it failed by themselves.
+fn count_failure(
+    context: PollContext<'_>,
+    plan: &Plan,
+    cause: Option<Reason>,
+    status: &mut GangStatus,
+) {
+    if restarts::failed_by_itself(context, plan, cause) {
+        status.failed_attempts = status.failed_attempts.saturating_add(1);
+    }
+}
+
 /// Most evictions that a Gang remembers.
 const EVICTIONS_TOLD: usize = 8;
 /// Pause after the first of consecutive evictions by the start limit, in seconds; each time twice as long.
@@ -252,6 +285,7 @@ pub(crate) fn evicted(
         status.queued_at = None;
     }
     status.phase = GangPhase::Evicting;
+    count_failure(context, plan, Some(cause), &mut status);
     status.evictions.push(Eviction {
         attempt: plan.attempt,
         reason: cause,
