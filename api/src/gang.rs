@@ -136,6 +136,10 @@ pub struct RestartPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 1000))]
     pub max_restarts: Option<i32>,
+    /// For how long an attempt that tells of its progress may tell none, in seconds; then it is evicted. No limit without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i64>,
 }
 
 /// Where a gang is in its life.

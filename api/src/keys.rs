@@ -29,6 +29,9 @@ pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
 /// Pod or Job annotation: for how long an attempt of the gang runs at most, counted from its admission, in seconds, 1 to
 /// [`LONGEST_RUNTIME_SECONDS`]. Then it is evicted, and the gang is not started again. Fixed.
 pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
+/// Pod or Job annotation: for how long the gang may tell the same by [`PROGRESS`], in seconds, 1 to [`MAX_LIMIT_SECONDS`]. Then the attempt
+/// is evicted. Fixed.
+pub const PROGRESS_DEADLINE_SECONDS: &str = "muster.dev/progress-deadline-seconds";
 /// Pod or Job annotation: how often the gang is started anew at most after attempts of which pods failed by themselves, 0 to
 /// [`MOST_RESTARTS`]. Fixed.
 pub const MAX_RESTARTS: &str = "muster.dev/max-restarts";
@@ -69,6 +72,9 @@ pub const NUDGES: &str = "muster.dev/nudges";
 pub const PREEMPT_AT: &str = "muster.dev/preempt-at";
 /// Pod annotation, written by the workload at any time: when it wrote its last checkpoint, in RFC 3339.
 pub const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
+/// Pod annotation, written by the workload at any time, on the pod of its first rank: how far the gang has come. Any text that is another one
+/// whenever there was progress; it is compared with itself alone.
+pub const PROGRESS: &str = "muster.dev/progress";
 /// The annotations that only the controller writes.
 pub const CONTROLLER_ANNOTATIONS: [&str; 6] = [
     RANK,
@@ -139,7 +145,8 @@ pub const TAINT_BYPASSED: &str = "gpu.muster.dev/bypassed";
 /// Name of the one `Ledger` object.
 pub const LEDGER_NAME: &str = "cluster";
 
-/// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`] and [`FAILURE_GRACE_SECONDS`]: a day.
+/// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`], [`FAILURE_GRACE_SECONDS`] and
+/// [`PROGRESS_DEADLINE_SECONDS`]: a day.
 pub const MAX_LIMIT_SECONDS: u32 = 86_400;
 
 /// Longest run that a gang may ask for by [`MAX_RUNTIME_SECONDS`]: a year.

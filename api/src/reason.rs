@@ -69,6 +69,8 @@ pub enum Reason {
     NodeLost,
     /// A device that the gang holds has a fault.
     DeviceFault,
+    /// The gang told no progress for as long as it may.
+    NoProgress,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
     /// The gang was told that it is to give way to another one, or to go since its Team uses more than it may.
@@ -167,6 +169,7 @@ impl Reason {
             Self::PlaceLost => "PlaceLost",
             Self::NodeLost => "NodeLost",
             Self::DeviceFault => "DeviceFault",
+            Self::NoProgress => "NoProgress",
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",

@@ -66,6 +66,7 @@ mod objects;
 mod outward;
 mod poll_context;
 mod resync;
+mod stalls;
 mod tables;
 #[cfg(test)]
 mod tests;

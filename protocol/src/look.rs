@@ -912,6 +912,7 @@ impl Machine {
             .note_pause(&uid, pauses_until, now.monotonic_seconds);
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
+        self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
@@ -936,6 +937,8 @@ impl Machine {
         self.send(notes, epoch, now, effects);
         let unconfirmed = eviction::to_confirm(self.context(epoch, now, &wake), key);
         effects.extend(unconfirmed.map(|found| self.check_fault(&found, now)));
+        let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
+        effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
         let due = wake.get();
         let due = due.filter(|_| !self.bugs.has(InjectedBug::NoTimers));
         self.agenda.set_due(Subject::Gang(key.clone()), due);
@@ -1005,6 +1008,7 @@ impl Machine {
         {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
+            self.stalls.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.
         let has_reservation = |view: Option<&View>| view.is_some_and(|view| view.has_reservation);

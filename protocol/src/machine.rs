@@ -31,6 +31,7 @@ use crate::{
     outward::window::Window,
     poll_context::PollContext,
     resync::Resync,
+    stalls::Stalls,
     tables::agenda::Agenda,
     tables::permits::PermitTable,
     tables::plans::Plans,
@@ -77,6 +78,7 @@ pub struct Machine {
     pub(crate) health: NodeHealth,
     pub(crate) node_checks: NodeChecks,
     pub(crate) fault_checks: FaultChecks,
+    pub(crate) stalls: Stalls,
     pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
@@ -117,6 +119,7 @@ impl Machine {
             health: NodeHealth::default(),
             node_checks: NodeChecks::default(),
             fault_checks: FaultChecks::default(),
+            stalls: Stalls::default(),
             breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
@@ -288,7 +291,10 @@ impl Machine {
             self.take_store_check(read, &outcome);
             return true;
         }
-        if self.take_node_check(effect, &outcome) || self.take_fault_check(effect, &outcome) {
+        let is_check = self.take_node_check(effect, &outcome)
+            || self.take_fault_check(effect, &outcome)
+            || self.take_stall_check(effect, &outcome);
+        if is_check {
             return true;
         }
         let retry = self.config.retry_seconds;
@@ -423,6 +429,7 @@ impl Machine {
             health: &self.health,
             node_checks: &self.node_checks,
             fault_checks: &self.fault_checks,
+            stalls: &self.stalls,
             breaker: &self.breaker,
             bugs: self.bugs,
             epoch,

@@ -17,6 +17,7 @@ use crate::{
     injected_bug::InjectedBugs,
     nodes::{check::NodeChecks, health::NodeHealth},
     outward::preemption,
+    stalls::Stalls,
     tables::permits::PermitTable,
     tables::plans::{Committed, Plans},
 };
@@ -43,6 +44,7 @@ pub(crate) struct PollContext<'a> {
     pub(crate) health: &'a NodeHealth,
     pub(crate) node_checks: &'a NodeChecks,
     pub(crate) fault_checks: &'a FaultChecks,
+    pub(crate) stalls: &'a Stalls,
     pub(crate) breaker: &'a BreakerView,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.

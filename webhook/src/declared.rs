@@ -19,13 +19,15 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 9] = [
+const ANNOTATIONS: [&str; 11] = [
     keys::GANG_SIZE,
     keys::MIN_COUNT,
     keys::START_TIMEOUT_SECONDS,
     keys::FAILURE_GRACE_SECONDS,
     keys::MAX_RUNTIME_SECONDS,
     keys::MAX_RESTARTS,
+    keys::PROGRESS_DEADLINE_SECONDS,
+    keys::PROGRESS,
     keys::TOPOLOGY_REQUIRED,
     keys::TOPOLOGY_PREFERRED,
     CHECKPOINTED_AT,
@@ -35,7 +37,7 @@ type Limit = (&'static str, fn(&str) -> Option<u32>, &'static str, u32);
 /// What most limits are numbers of.
 const SECONDS: &str = "of seconds from 1";
 /// The limits that a gang may ask for.
-const LIMITS: [Limit; 4] = [
+const LIMITS: [Limit; 5] = [
     (
         keys::START_TIMEOUT_SECONDS,
         whole_number::limit_seconds,
@@ -44,6 +46,12 @@ const LIMITS: [Limit; 4] = [
     ),
     (
         keys::FAILURE_GRACE_SECONDS,
+        whole_number::limit_seconds,
+        SECONDS,
+        keys::MAX_LIMIT_SECONDS,
+    ),
+    (
+        keys::PROGRESS_DEADLINE_SECONDS,
         whole_number::limit_seconds,
         SECONDS,
         keys::MAX_LIMIT_SECONDS,

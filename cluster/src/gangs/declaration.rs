@@ -213,6 +213,7 @@ pub(super) struct Limits {
     pub(super) failure_grace_seconds: Option<u32>,
     pub(super) max_runtime_seconds: Option<u32>,
     pub(super) max_restarts: Option<u32>,
+    pub(super) progress_deadline_seconds: Option<u32>,
 }
 
 /// The limits that pods, or else their Job, name.
@@ -247,6 +248,7 @@ pub(super) fn limits(
             whole_number::restarts,
             ("from 0", keys::MOST_RESTARTS),
         )?,
+        progress_deadline_seconds: limit(keys::PROGRESS_DEADLINE_SECONDS)?,
     })
 }
 

@@ -26,10 +26,12 @@ use crate::{
     objects::{is_deleting, is_terminal, stamp},
     outward::gang_status,
     poll_context::PollContext,
+    stalls,
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
     gangs::failed_ranks,
+    object::ObjectKey,
 };
 use muster_engine::recovery::Action;
 
@@ -69,6 +71,12 @@ pub(crate) fn due(
     {
         return Some(faulty);
     }
+    if has_living(context, plan)
+        && !jobs.iter().any(is_kept)
+        && let Some(stalled) = stalls::due(context, gang, plan)
+    {
+        return Some(stalled);
+    }
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
     }
@@ -102,28 +110,42 @@ pub(crate) fn due(
 /// The fault for which the attempt would be evicted, and of which the store is to be asked first, if there is one and it may be
 /// asked now.
 pub(crate) fn to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<Found> {
-    let gang = context.index.gang(key)?;
-    let plan = context.plans.carried(key)?;
-    let view = context.views.of(key)?;
-    let is_complete = view.intent.is_none_or(|it| it == IntentState::Complete);
-    if !is_complete
-        || is_out_of_question(context, gang, plan, view)
-        || !has_living(context, plan)
-        || context.breaker.is_open()
-    {
-        return None;
-    }
+    let (gang, plan) = in_question(context, key)?;
     let found = faults::held::find(context, gang, plan)?;
-    if found.action != Action::Confirm {
-        return None;
-    }
-    let jobs = jobs::of_plan(context, plan);
-    let mut jobs = jobs.iter();
-    if jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job)) {
+    if found.action != Action::Confirm || is_left_to_its_jobs(context, plan) {
         return None;
     }
     let may_ask_at = context.fault_checks.may_ask_at(&found.slice)?;
     context.has_come(may_ask_at).then_some(found)
+}
+
+/// The pod that is to be read before the attempt is evicted for making no progress, if one is and may be read now.
+pub(crate) fn stalled_to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<ObjectKey> {
+    let (gang, plan) = in_question(context, key)?;
+    let pod = stalls::to_confirm(context, gang, plan)?;
+    (!is_left_to_its_jobs(context, plan)).then_some(pod)
+}
+
+/// The attempt that a Gang carries, if it may be evicted without proof.
+fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang, &'a Plan)> {
+    let gang = context.index.gang(key)?;
+    let plan: &Plan = context.plans.carried(key)?;
+    let view = context.views.of(key)?;
+    let is_complete = view
+        .intent
+        .is_none_or(|intent| intent == IntentState::Complete);
+    let may_be = is_complete
+        && !is_out_of_question(context, gang, plan, view)
+        && has_living(context, plan)
+        && !context.breaker.is_open();
+    may_be.then_some((gang, plan))
+}
+
+/// Whether its pods are being ended by their Jobs anyway, or would not be made again.
+fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
+    let jobs = jobs::of_plan(context, plan);
+    let mut jobs = jobs.iter();
+    jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job))
 }
 
 /// Whether the attempt is not to be evicted, whatever is wrong with it.

@@ -89,6 +89,11 @@ pub(crate) fn drains(
     match reason {
         Reason::DeviceFault => Some(held::faulty_nodes(context, plan)),
         Reason::NodeLost => loss::drains_without_proof(context, plan),
+        // Nobody knows which of its nodes it is, if it is any. Many gangs at once that do not go on are what counts.
+        Reason::NoProgress => plan
+            .ranks
+            .first()
+            .map(|rank| BTreeSet::from([rank.node.name.clone()])),
         _ => None,
     }
 }

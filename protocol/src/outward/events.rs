@@ -250,6 +250,7 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
             Reason::PlaceLost,
             Reason::NodeLost,
             Reason::DeviceFault,
+            Reason::NoProgress,
             Reason::MembersChanged,
             Reason::NotPermitted,
             Reason::PodFailed,
@@ -282,6 +283,7 @@ fn is_warning(reason: Reason) -> bool {
             | Reason::PlaceLost
             | Reason::NodeLost
             | Reason::DeviceFault
+            | Reason::NoProgress
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass

@@ -19,6 +19,7 @@ use crate::{
     outward::conditions::{self, ConditionUpdate},
     outward::{preemption, restarts},
     poll_context::{PollContext, attempt},
+    stalls,
 };
 use muster_cluster::{
     explain::name_unmodelled,
@@ -329,7 +330,7 @@ pub(crate) fn evicted(
 /// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
 const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
 
-/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device soon after
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
 /// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
@@ -340,14 +341,18 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     };
     let is_in_vain = |eviction: &&Eviction| match eviction.reason {
         Reason::StartTimeout => true,
-        Reason::NodeLost | Reason::DeviceFault => before(eviction).is_some_and(|before| {
-            let seconds = eviction.at.0.as_second() - before.at.0.as_second();
-            let was_short = matches!(
-                before.reason,
-                Reason::StartTimeout | Reason::NodeLost | Reason::DeviceFault
-            );
-            was_short && seconds < LOST_SOON_SECONDS
-        }),
+        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress => before(eviction)
+            .is_some_and(|before| {
+                let seconds = eviction.at.0.as_second() - before.at.0.as_second();
+                let was_short = matches!(
+                    before.reason,
+                    Reason::StartTimeout
+                        | Reason::NodeLost
+                        | Reason::DeviceFault
+                        | Reason::NoProgress
+                );
+                was_short && seconds < LOST_SOON_SECONDS
+            }),
         _ => false,
     };
     let last = status.evictions.last().filter(is_in_vain);
@@ -770,7 +775,9 @@ pub(crate) fn degraded(
     let fault = held::find(context, gang, plan);
     match fault {
         Some(fault) if !matches!(fault.action, Action::Spare(_)) => Some(fault.reason),
-        fault => late(context, gang, plan).or_else(|| fault.map(|fault| fault.reason)),
+        fault => late(context, gang, plan)
+            .or_else(|| stalls::told(context, gang, plan))
+            .or_else(|| fault.map(|fault| fault.reason)),
     }
 }
 

@@ -7,6 +7,7 @@ mod failing_nodes;
 mod pauses;
 mod restarts;
 mod room;
+mod stalls;
 mod suspensions;
 
 use super::{

@@ -377,6 +377,12 @@ fn every_refusal_names_its_field_and_reason() {
         ),
         (
             gang.clone(),
+            of_two("muster.dev/progress-deadline-seconds", "0"),
+            "metadata.annotations[muster.dev/progress-deadline-seconds]",
+            Reason::InvalidValue,
+        ),
+        (
+            gang.clone(),
             of_two("muster.dev/max-restarts", "1001"),
             "metadata.annotations[muster.dev/max-restarts]",
             Reason::InvalidValue,
