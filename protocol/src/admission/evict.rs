@@ -128,7 +128,7 @@ pub(crate) fn stalled_to_confirm(context: PollContext<'_>, key: &GangKey) -> Opt
 
 /// The attempt that a Gang carries, if it may be evicted without proof.
 fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang, &'a Plan)> {
-    let gang = context.index.gang(key)?;
+    let gang: &Gang = context.index.gang(key)?;
     let plan: &Plan = context.plans.carried(key)?;
     let view = context.views.of(key)?;
     let is_complete = view
