@@ -1,4 +1,4 @@
-//! Condition types: of Gang, and of the objects by which quota is said.
+//! Condition types: of Gang, of the objects by which quota is said, and of Nodes.
 
 /// True while the gang holds quota and a placement.
 pub const ADMITTED: &str = "Admitted";
@@ -18,3 +18,11 @@ pub const ACTIVE: &str = "Active";
 pub const DEFAULT: &str = "Default";
 /// Of a Team, a Cohort and a Flavor: true while all that the object names exists and is understood.
 pub const RESOLVED_REFS: &str = "ResolvedRefs";
+
+/// Of a Node: true while a GPU of it has a fault that a restart, a reset or a person has to mend. The reason is the class of the worst, the
+/// message names each.
+pub const NODE_GPU_FAULT: &str = "muster.dev/GPUFault";
+/// Of a Node: true while something is odd about a GPU of it that can be used.
+pub const NODE_GPU_ANOMALY: &str = "muster.dev/GPUAnomaly";
+/// What is written on Nodes.
+pub const OF_NODES: [&str; 2] = [NODE_GPU_FAULT, NODE_GPU_ANOMALY];

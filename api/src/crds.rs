@@ -3,12 +3,15 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-use crate::{Cohort, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology};
+use crate::{
+    Cohort, FaultPolicy, Flavor, Gang, Ledger, NodeDevices, PriorityTier, Queue, Team, Topology,
+};
 
 /// All definitions, in a stable order.
 pub fn all() -> Vec<CustomResourceDefinition> {
     vec![
         Cohort::crd(),
+        FaultPolicy::crd(),
         Flavor::crd(),
         Gang::crd(),
         Ledger::crd(),

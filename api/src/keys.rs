@@ -133,14 +133,16 @@ pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resou
 pub const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 /// Taint key (NoSchedule) on devices that are held without a permit.
 pub const TAINT_HELD: &str = "gpu.muster.dev/held";
-/// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
-pub const TAINT_FAULT: &str = "gpu.muster.dev/fault";
-/// Taint key (NoSchedule) on whole GPUs whose NVLinks have a fault: a claim that needs none may tolerate it. Its value is the class.
-pub const TAINT_LINK_FAULT: &str = "gpu.muster.dev/link-fault";
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
 pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Taint key (NoSchedule) on devices that processes use which no claim and no device plugin explains.
 pub const TAINT_BYPASSED: &str = "gpu.muster.dev/bypassed";
+/// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
+pub const TAINT_FAULT: &str = "gpu.muster.dev/fault";
+/// Taint key (NoSchedule) on whole GPUs whose NVLinks have a fault: a claim that needs none may tolerate it. Its value is the class.
+pub const TAINT_LINK_FAULT: &str = "gpu.muster.dev/link-fault";
+/// Taint key (NoSchedule) on all devices of a node that has to be started anew for one of them. Its value is the class.
+pub const TAINT_NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 
 /// Name of the one `Ledger` object.
 pub const LEDGER_NAME: &str = "cluster";

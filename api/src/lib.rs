@@ -21,6 +21,7 @@ pub mod crds;
 pub mod device_class;
 pub mod device_config;
 pub mod fairness;
+pub mod fault_policy;
 pub mod flavor;
 pub mod gang;
 pub mod keys;
@@ -39,13 +40,16 @@ pub use cohort::{Cohort, CohortLimit, CohortSpec, CohortStatus, Sharing};
 pub use fairness::{
     AdmissionFairness, NamespaceUse, NamespaceWeight, ResourceWeight, UsedResource,
 };
+pub use fault_policy::{FaultPolicy, FaultPolicySpec, FaultRepeat, FaultRule};
 pub use flavor::{DeviceSource, Flavor, FlavorOverlap, FlavorSpec, FlavorStatus};
 pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
     RestartPolicy, TopologyRequest, WaitReason,
 };
 pub use ledger::{Breaker, DrainedNode, Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
-pub use node_devices::{Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit};
+pub use node_devices::{
+    FaultyPart, GpuFault, Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit,
+};
 pub use priority_tier::{PriorityTier, PriorityTierSpec, PriorityTierStatus, TierPreemption};
 pub use quantity::Quantity;
 pub use queue::{PendingGang, Queue, QueueLimit, QueueSpec, QueueStatus};

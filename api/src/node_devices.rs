@@ -119,6 +119,44 @@ pub struct NodeDevicesStatus {
     /// Claims that the driver holds without a live permit, ascending by claim UID.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held: Vec<Held>,
+    /// What is wrong with the GPUs of the node, the worst first, at most 64 entries; absent while its driver has not said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub faults: Option<Vec<GpuFault>>,
+}
+
+impl NodeDevicesStatus {
+    /// Most entries of `faults`.
+    pub const MOST_FAULTS: usize = 64;
+}
+
+/// A fault, or an anomaly, of a GPU that the node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GpuFault {
+    /// Name of the device of the whole GPU.
+    pub device: String,
+    /// UUID of the GPU.
+    pub gpu: String,
+    /// Which part of it; all of it without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<FaultyPart>,
+    /// Retire, Reboot, Reset, Unknown, Link or Contained, which are faults.
+    /// App or Info, which are anomalies.
+    pub class: String,
+    /// What was seen, at most 16 of them, ascending.
+    pub causes: Vec<String>,
+    /// When it was first seen.
+    pub since: String,
+}
+
+/// Part of a GPU, in memory slices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FaultyPart {
+    /// The first memory slice.
+    pub start: i64,
+    /// How many there are.
+    pub size: i64,
 }
 
 /// A claim that is prepared, or being prepared or unprepared, without a live permit.

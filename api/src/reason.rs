@@ -135,6 +135,12 @@ pub enum Reason {
     Bypass,
     /// Processes use a device, and no claim and no device plugin explains them.
     QuotaBypassDetected,
+    /// A fault of the GPU keeps what is new off the device.
+    DeviceFaulty,
+    /// A GPU has a fault.
+    GpuFault,
+    /// Something is odd about a GPU, and it can be used.
+    GpuAnomaly,
 }
 
 impl Reason {
@@ -198,6 +204,9 @@ impl Reason {
             Self::DriverIncomplete => "DriverIncomplete",
             Self::Bypass => "Bypass",
             Self::QuotaBypassDetected => "QuotaBypassDetected",
+            Self::DeviceFaulty => "DeviceFaulty",
+            Self::GpuFault => "GpuFault",
+            Self::GpuAnomaly => "GpuAnomaly",
         }
     }
 }

@@ -18,6 +18,7 @@ pub mod device_faults;
 pub mod device_plugin;
 pub mod devices;
 pub mod explain;
+pub mod fault_policy;
 pub mod flavor;
 pub mod formed;
 pub mod gangs;

@@ -29,6 +29,7 @@ use crate::{
     feed::{Feed, WatchBroken},
     judge::{self, Judge},
     metrics::ControllerMetrics,
+    node_conditions,
     perform::Performer,
 };
 
@@ -55,6 +56,8 @@ pub struct Leader {
     pub waiting_for_templates: claim_templates::Waiting,
     /// Which of those templates cannot be made.
     pub refused_templates: watch::Receiver<claim_templates::Refused>,
+    /// What Nodes are to say of their GPUs.
+    pub node_conditions: node_conditions::Reported,
     /// When the program is to stop.
     pub stop: CancellationToken,
 }
@@ -90,6 +93,7 @@ impl Leader {
             mut scheduler_is_away,
             waiting_for_templates,
             mut refused_templates,
+            node_conditions,
             stop,
         } = self;
         metrics.set_leading(true);
@@ -108,9 +112,10 @@ impl Leader {
             metrics,
             waiting_for_templates,
             time,
-        );
+        )
+        .telling(node_conditions);
         loop {
-            let next_poll = work.next_poll();
+            let next_turn = work.next_turn();
             let mut is_news = true;
             tokio::select! {
                 biased;
@@ -127,7 +132,8 @@ impl Leader {
                 change = feed.next() => work.observe(change?, &mut feed),
                 Ok(()) = extender.changed() => {}
                 Ok(()) = scheduler_is_away.changed() => {}
-                () = tokio::time::sleep_until(next_poll) => {}
+                // What is due by then the machine says itself. That another call may be sent is nothing to decide.
+                () = tokio::time::sleep_until(next_turn) => is_news = false,
             }
             // Else there is room for the next write, and nothing to decide. One answer after the other puts off nothing that is due.
             if is_news || work.is_due() || work.has_rested_long() {

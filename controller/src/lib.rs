@@ -3,7 +3,7 @@
 //! All decisions are made in `muster-engine`, all protocol in `muster_protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]), whose long steps hold up nobody else ([`attendance`]). Beside it stand what a leader keeps right by other
-//! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), and whether an extender
+//! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), and whether an extender
 //! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
 //! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
 //! [`observe_begin`], [`uninstall_check`], [`breaker_reset`].
@@ -24,6 +24,7 @@ pub mod feed;
 pub mod judge;
 pub mod leader;
 pub mod metrics;
+pub mod node_conditions;
 pub mod observe_begin;
 pub mod outcome;
 pub mod perform;

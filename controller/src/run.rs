@@ -24,6 +24,7 @@ use crate::{
     feed::{Feed, WatchBroken},
     leader::{Leader, Pace},
     metrics::ControllerMetrics,
+    node_conditions,
     perform::Performer,
     scheduler_lease,
 };
@@ -73,6 +74,11 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         );
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
         shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
+        let (conditions, node_conditions) = node_conditions::Keeper::new();
+        shutdown.spawn_until_stopped(
+            "keeper of conditions of Nodes",
+            conditions.keep(writes.clone()),
+        );
         let scheduler_is_away =
             scheduler_lease::spawn(writes.clone(), &args.scheduler_lease, &shutdown);
         let leader = Leader {
@@ -86,6 +92,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             scheduler_is_away,
             waiting_for_templates,
             refused_templates,
+            node_conditions,
             stop: shutdown.token().clone(),
         };
         Box::pin(leader.lead()).await

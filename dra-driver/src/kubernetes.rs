@@ -8,7 +8,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams, PostParams},
 };
-use muster_api::{NodeDevices, NodeDevicesStatus, keys};
+use muster_api::{GpuFault, NodeDevices, NodeDevicesStatus, keys};
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
     watch::Decoded,
@@ -181,6 +181,28 @@ impl Kubernetes {
             Err(error) if error.status_code() == Some(409) => StatusOutcome::Conflict,
             Err(error) if is_gone::<NodeDevices>(&error, &self.node) => StatusOutcome::Conflict,
             Err(error) => StatusOutcome::Unknown(error.to_string()),
+        }
+    }
+
+    /// Writes what is wrong with the GPUs into the status, and nothing else of it, if the object is the one of this UID. One that is gone, or
+    /// another by now, is fine: the watch shows it, and what is true then is written.
+    pub async fn write_faults(&self, uid: &str, faults: &[GpuFault]) -> Result<(), CallError> {
+        let api: Api<NodeDevices> = Api::all(self.client.clone());
+        let params = PatchParams {
+            field_manager: Some(keys::FIELD_MANAGER_DRIVER.to_owned()),
+            ..PatchParams::default()
+        };
+        let patch = serde_json::json!({
+            "metadata": {"uid": uid},
+            "status": {"faults": faults},
+        });
+        let patch = Patch::Merge(&patch);
+        let call = api.patch_status(&self.node, &params, &patch);
+        match within(CALL_LIMIT, call).await {
+            Ok(_) => Ok(()),
+            Err(error) if error.status_code() == Some(409) => Ok(()),
+            Err(error) if is_gone::<NodeDevices>(&error, &self.node) => Ok(()),
+            Err(error) => Err(error),
         }
     }
 }

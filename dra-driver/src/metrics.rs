@@ -186,7 +186,7 @@ impl DriverMetrics {
             );
             registry.register(
                 "faulty_gpus",
-                "GPUs with a fault or an anomaly of a class that is not over",
+                "GPUs of the node with a fault or an anomaly of a class that is not over",
                 driver.faults.clone(),
             );
             registry.register(
@@ -234,7 +234,8 @@ impl DriverMetrics {
                 .get_or_create_owned(&ClassLabel { class })
                 .set(count(has.count()));
         }
-        self.unattributed.set(count(state.waiting().len()));
+        let unknown = state.waiting().len() + state.unconfirmed().len();
+        self.unattributed.set(count(unknown));
     }
 
     /// Counts a bypass that is new.

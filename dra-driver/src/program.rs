@@ -21,7 +21,7 @@ use muster_device::{
     faults::{Catalogue, CatalogueError},
 };
 use muster_serve::{
-    Condition, ExtendedResourcesArgs, Program, ServeArgs,
+    Condition, ExtendedResourcesArgs, Program, Readiness, ServeArgs,
     watch::{self, WatchEvent, WatchMetrics},
 };
 use tokio::sync::{mpsc, watch as value};
@@ -355,16 +355,26 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         },
         shutdown,
     );
+    let follower = faults::policy::Follower {
+        base: args.xid_classes.clone(),
+        store: store.clone(),
+        client: watch_client.clone(),
+        metrics: watch_metrics.clone(),
+        // Without it there is the last that was seen, or the table that ships.
+        synced: Readiness::default().condition("watch FaultPolicy"),
+    };
+    let catalogue = follower.spawn(shutdown);
     let (faults_sender, seen_faults) = value::channel(faults::memory::load(&store, &boot_id));
     faults::watcher::spawn(
         faults::watcher::Settings {
             backend: backend.clone(),
             store: store.clone(),
-            catalogue: args.xid_classes.clone(),
+            catalogue,
             kernel_log: args.kernel_log.clone(),
             mended: faults::mended::directory(&args.state_dir),
             gpus: enumerated.gpus.clone(),
             faults: faults_sender,
+            driver: handle.clone(),
             metrics: metrics.clone(),
         },
         shutdown,
@@ -436,6 +446,15 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     };
     bypass::watcher::spawn(settings, shutdown);
     let (node_devices_sender, node_devices) = value::channel(None);
+    faults::telling::spawn(
+        faults::telling::Settings {
+            kubernetes: kubernetes.clone(),
+            faults: seen_faults.clone(),
+            gpus: enumerated.gpus.clone(),
+            node_devices: node_devices.clone(),
+        },
+        shutdown,
+    );
     let publisher = Publisher {
         node: args.node_name.clone(),
         client: write_client,

@@ -636,6 +636,21 @@ pub(crate) fn load_beside<T: DeserializeOwned>(
     }
 }
 
+/// Whether a file beside the checkpoint is not there, and none was set aside.
+pub(crate) fn was_never_beside(store: &Store, name: &str) -> Result<bool, DiskFailure> {
+    let places = [
+        store.directory.join(name),
+        store.directory.join("quarantine").join(name),
+    ];
+    for path in places {
+        let is_there = path.try_exists().map_err(|error| failure(&path, &error))?;
+        if is_there {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
 /// Writes a file beside the checkpoint.
 pub(crate) fn put_beside<T: Serialize + DeserializeOwned + Clone>(
     store: &Store,

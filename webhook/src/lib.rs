@@ -3,7 +3,7 @@
 //! * [`pod`]: what is written into pods ([`patch`]), and which are refused; [`shorthand`] of them what is said
 //!   instead of a claim, [`device_plugin`] what they ask for by limits, [`vram`] whether they say how much memory they need. [`job`]: the same said to who writes the Job.
 //! * [`claims`]: what claims say to the driver, and what is remembered of them.
-//! * [`quota_tree`]: Teams and Cohorts. [`flavor`]: Flavors.
+//! * [`quota_tree`]: Teams and Cohorts. [`flavor`]: Flavors. [`fault_policy`]: what faults of GPUs mean.
 //! * [`cache`]: what is known of other objects, [`gpus`] among them, fed by [`feed`].
 //! * [`routes`]: the reviews over HTTP.
 //! * [`generated`]: the texts that the chart takes over.
@@ -17,6 +17,7 @@ pub mod cache;
 pub mod claims;
 pub mod declared;
 pub mod device_plugin;
+pub mod fault_policy;
 pub mod feed;
 pub mod finding;
 pub mod flavor;

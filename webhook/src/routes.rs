@@ -29,7 +29,7 @@ use kube::{
         admission::{AdmissionRequest, AdmissionResponse, AdmissionReview},
     },
 };
-use muster_api::{Cohort, Flavor, Team};
+use muster_api::{Cohort, FaultPolicy, Flavor, Team};
 use muster_serve::{
     Readiness, lock,
     server::{ANSWERS_CONDITION, SELF_CHECK_PATH, json_bounds::JsonBounds},
@@ -39,7 +39,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use crate::{
     cache::Cache,
     claims::{self, Claiming},
-    flavor, job,
+    fault_policy, flavor, job,
     metrics::Reviews,
     pod::PodRules,
     quota_tree,
@@ -80,6 +80,7 @@ pub fn router(webhook: Webhook) -> Router {
         .route("/validate/teams", post(validate_team))
         .route("/validate/cohorts", post(validate_cohort))
         .route("/validate/flavors", post(validate_flavor))
+        .route("/validate/faultpolicies", post(validate_fault_policy))
         .route(
             "/validate/resourceclaims",
             post(validate_claiming::<ResourceClaim>),
@@ -193,6 +194,24 @@ async fn validate_flavor(
             &body,
             |request, object: &Flavor, facts| {
                 let findings = flavor::check(object, request.old_object.as_ref(), managed, facts);
+                Ok(findings.answer(AdmissionResponse::from(request)))
+            },
+        )
+        .await
+}
+
+async fn validate_fault_policy(
+    State(webhook): State<Webhook>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    webhook
+        .review(
+            "validate fault policies",
+            &headers,
+            &body,
+            |request, object: &FaultPolicy, _| {
+                let findings = fault_policy::check(object, request.old_object.as_ref());
                 Ok(findings.answer(AdmissionResponse::from(request)))
             },
         )

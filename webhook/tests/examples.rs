@@ -19,9 +19,9 @@ use k8s_openapi::api::{
     resource::v1::{DeviceTaintRule, ResourceClaim, ResourceClaimTemplate},
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
-use muster_api::{Cohort, Flavor, PriorityTier, Team, Topology};
+use muster_api::{Cohort, FaultPolicy, Flavor, PriorityTier, Team, Topology};
 use muster_cluster::managed::ManagedPods;
-use muster_webhook::{cache::Cache, finding::Findings, job, pod::PodRules};
+use muster_webhook::{cache::Cache, fault_policy, finding::Findings, job, pod::PodRules};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -105,6 +105,10 @@ fn every_example_passes_the_webhook() {
                 assert_eq!(of_pods, Findings::default(), "{file}: its pods");
                 job::check(&job, "vision", &facts())
             }
+            Some("FaultPolicy") => {
+                let policy: FaultPolicy = serde_json::from_value(document).unwrap();
+                fault_policy::check(&policy, None)
+            }
             _ => continue,
         };
         assert_eq!(findings, Findings::default(), "{file}");
@@ -185,6 +189,7 @@ fn every_field_of_what_is_copied_exists() {
             "ResourceClaimTemplate" => typed::<ResourceClaimTemplate>(&document),
             "Team" => typed::<Team>(&document),
             "Cohort" => typed::<Cohort>(&document),
+            "FaultPolicy" => typed::<FaultPolicy>(&document),
             "Flavor" => typed::<Flavor>(&document),
             "PriorityTier" => typed::<PriorityTier>(&document),
             "Topology" => typed::<Topology>(&document),

@@ -263,6 +263,23 @@ async fn a_flavor_is_refused_for_its_selector_and_warned_of_one_that_counts_the_
 }
 
 #[tokio::test]
+async fn a_fault_policy_is_refused_for_what_drivers_would_leave_out() {
+    let webhook = Running::start().await;
+    let review_of = |class: &str| {
+        let policy = json!({"apiVersion": "muster.dev/v1alpha1", "kind": "FaultPolicy", "metadata": {"name": "cluster"},
+            "spec": {"rules": [{"xid": 109, "class": class}]}});
+        review("FaultPolicy", &policy)
+    };
+    let path = "/validate/faultpolicies";
+    let good = webhook.review(path, &review_of("App")).await;
+    assert_eq!(good["allowed"], true);
+    let bad = webhook.review(path, &review_of("Harmless")).await;
+    assert_eq!(bad["status"]["reason"], "InvalidValue", "{bad}");
+    let cause = &bad["status"]["details"]["causes"][0];
+    assert_eq!(cause["field"], "spec.rules[0].class");
+}
+
+#[tokio::test]
 async fn a_job_and_a_team_are_answered_on_their_own_paths() {
     let webhook = Running::start().await;
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"},

@@ -14,7 +14,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 
-use muster_api::{Charge, Gang, NodeDevices, keys};
+use muster_api::{Charge, Gang, NodeDevices, conditions::OF_NODES, keys};
 
 use super::types;
 use crate::pod::READ_PREFIXES;
@@ -115,6 +115,9 @@ fn node_devices(mut devices: NodeDevices) -> NodeDevices {
         for held in &mut status.held {
             held.devices.shrink_to_fit();
         }
+        if let Some(faults) = &mut status.faults {
+            faults.shrink_to_fit();
+        }
     }
     devices
 }
@@ -138,10 +141,15 @@ fn node(node: Node) -> Node {
         status: node.status.map(|status| NodeStatus {
             allocatable: status.allocatable,
             conditions: without_room(status.conditions.map(|mut conditions| {
-                conditions.retain(|condition| condition.type_ == "Ready");
+                let is_ours = |kind: &str| OF_NODES.contains(&kind);
+                conditions
+                    .retain(|condition| condition.type_ == "Ready" || is_ours(&condition.type_));
                 for condition in &mut conditions {
                     condition.last_heartbeat_time = None;
-                    condition.message = None;
+                    // What is to be said is compared with what is.
+                    if !is_ours(&condition.type_) {
+                        condition.message = None;
+                    }
                 }
                 conditions
             })),

@@ -17,6 +17,7 @@ use muster_controller::{
     feed::Feed,
     leader::{Leader, Pace},
     metrics::ControllerMetrics,
+    node_conditions,
     perform::Performer,
 };
 use muster_protocol::{Config, Machine};
@@ -55,6 +56,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         scheduler_is_away: watch::channel(false).1,
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
+        node_conditions: node_conditions::Reported::default(),
         stop: stop.clone(),
     };
     let mut leading = tokio::spawn(leader.lead());

@@ -64,6 +64,15 @@ impl FaultClass {
         self >= Self::Contained
     }
 
+    /// Whether it is true of a slice alone where it is known which: what is true of an application, or of its memory, is; all else the
+    /// slices of a GPU share.
+    pub(super) fn is_of_slices(self) -> bool {
+        match self {
+            Self::Info | Self::App | Self::Contained | Self::Unknown => true,
+            Self::Link | Self::Reset | Self::Reboot | Self::Retire => false,
+        }
+    }
+
     /// Whether the whole node is closed to what is new: what is to come costs all that runs there.
     pub fn closes_node(self) -> bool {
         self == Self::Reboot

@@ -1,9 +1,9 @@
 //! Events of NVML.
 
 use super::{
-    catalogue::Catalogue,
-    class::FaultClass,
+    catalogue::{Catalogue, Extent},
     observation::{Cause, Observation, Scope, of_xid, recovery_class},
+    signal::{Signal, Subject},
 };
 use crate::mig::Placement;
 
@@ -51,33 +51,45 @@ impl GpuEvent {
         recovery_action: Option<u32>,
         slice: impl FnOnce(u32) -> Option<Placement>,
     ) -> Option<Observation> {
-        let (class, cause) = match self.kind {
+        let cause = match self.kind {
             GpuEventKind::Xid(xid) => {
                 let seen = of_xid(xid, self.gpu_instance, catalogue, recovery_action, slice);
                 return Some(seen);
             }
             GpuEventKind::RecoveryAction => {
                 let action = recovery_action?;
-                (recovery_class(action)?, Cause::RecoveryAction(action))
-            }
-            GpuEventKind::ContainedPoison => {
-                let placement = self.gpu_instance.and_then(slice);
                 return Some(Observation {
-                    class: FaultClass::Contained,
-                    scope: placement.map_or(Scope::Gpu, Scope::Slice),
-                    cause: Cause::ContainedPoison,
+                    class: recovery_class(action)?,
+                    scope: Scope::Gpu,
+                    cause: Cause::RecoveryAction(action),
                 });
             }
-            GpuEventKind::CorrectedEcc => (FaultClass::Info, Cause::CorrectedEcc),
-            GpuEventKind::RowRetired => (FaultClass::Info, Cause::RowRetired),
-            GpuEventKind::DoubleBitEcc => (FaultClass::Reset, Cause::DoubleBitEcc),
-            GpuEventKind::FatalPoison => (FaultClass::Reset, Cause::FatalPoison),
-            GpuEventKind::Unavailable => (FaultClass::Reset, Cause::Unavailable),
-            GpuEventKind::RowRemapFailure => (FaultClass::Retire, Cause::RowRemapFailure),
+            GpuEventKind::ContainedPoison => Cause::ContainedPoison,
+            GpuEventKind::CorrectedEcc => Cause::CorrectedEcc,
+            GpuEventKind::RowRetired => Cause::RowRetired,
+            GpuEventKind::DoubleBitEcc => Cause::DoubleBitEcc,
+            GpuEventKind::FatalPoison => Cause::FatalPoison,
+            GpuEventKind::Unavailable => Cause::Unavailable,
+            GpuEventKind::RowRemapFailure => Cause::RowRemapFailure,
+        };
+        let Some(Subject::Signal(signal)) = cause.subject() else {
+            return None;
+        };
+        // Only of the use of broken memory does NVML say in which slice that was.
+        let usual = match signal {
+            Signal::ContainedPoison => Extent::Slice,
+            _ => Extent::Gpu,
+        };
+        let scope = match catalogue.signal(signal).extent.unwrap_or(usual) {
+            Extent::Gpu => Scope::Gpu,
+            Extent::Slice => {
+                let placement = self.gpu_instance.and_then(slice);
+                placement.map_or(Scope::Gpu, Scope::Slice)
+            }
         };
         Some(Observation {
-            class,
-            scope: Scope::Gpu,
+            class: catalogue.class_of(signal),
+            scope,
             cause,
         })
     }
@@ -86,7 +98,7 @@ impl GpuEvent {
 #[cfg(test)]
 mod tests {
     use super::{
-        FaultClass::{Contained, Info, Reboot, Reset, Retire},
+        super::FaultClass::{Contained, Info, Reboot, Reset, Retire},
         *,
     };
 

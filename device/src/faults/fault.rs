@@ -1,12 +1,17 @@
 //! A fault as it is remembered.
 
+mod proof;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use self::proof::LinksWork;
 use super::{
     class::FaultClass,
+    condition::Errors,
     observation::{Observation, Scope},
+    occurrences::Occurrences,
 };
 use crate::mig::Placement;
 
@@ -88,6 +93,18 @@ pub struct GpuFaults {
     /// Since when there have been fewer, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     links_down_since_unix_seconds: Option<i64>,
+    /// Since when all have been active, and had no errors. Not kept: who starts anew watches anew.
+    #[serde(skip)]
+    links_work: Option<LinksWork>,
+    /// Errors that it had counted when it was looked at last.
+    #[serde(default)]
+    errors: Errors,
+    /// How often something came for which there is a rule.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    occurrences: BTreeMap<String, Occurrences>,
+    /// Number of the last observation when the GPU was last found to need a reset, if it has not been found without that need since.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    needs_reset_mark: Option<u64>,
 }
 
 impl GpuFaults {
@@ -121,6 +138,25 @@ impl GpuFaults {
     pub(super) fn forget_links(&mut self) {
         self.best_links = None;
         self.links_down_since_unix_seconds = None;
+        self.links_work = None;
+    }
+
+    /// The machine was started anew: so were all counters, and the GPU was reset with it.
+    pub(super) fn begin_boot(&mut self) {
+        self.forget_links();
+        self.errors = Errors::default();
+        self.needs_reset_mark = None;
+    }
+
+    /// A person found it in order: it begins anew.
+    pub(super) fn forget_occurrences(&mut self) {
+        self.occurrences.clear();
+    }
+
+    /// Forgets what no rule can ask for any more.
+    pub(super) fn fade_occurrences(&mut self, now_unix_seconds: i64) {
+        self.occurrences
+            .retain(|_, occurrences| !occurrences.is_old(now_unix_seconds));
     }
 
     /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault.
@@ -190,6 +226,34 @@ impl GpuFaults {
             }
         }
         self.note_links(other.best_links);
+        for (subject, occurrences) in other.occurrences {
+            self.occurrences.entry(subject).or_insert(occurrences);
+        }
+    }
+
+    /// The same as anomalies: what was seen is over, and was of interest.
+    pub(super) fn into_earlier(self) -> Self {
+        let mut earlier = Self::default();
+        for fault in self.faults {
+            let causes = fault.causes.into_iter();
+            let fault = Fault {
+                class: if fault.class.is_fault() {
+                    FaultClass::Info
+                } else {
+                    fault.class
+                },
+                causes: causes
+                    .map(|(cause, count)| (format!("{cause}, earlier"), count))
+                    .collect(),
+                ..fault
+            };
+            let one = Self {
+                faults: vec![fault],
+                ..Self::default()
+            };
+            earlier.merge(one);
+        }
+        earlier
     }
 
     /// Keeps the faults for which this holds; how many went.
@@ -200,7 +264,11 @@ impl GpuFaults {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.faults.is_empty() && self.best_links.is_none()
+        self.faults.is_empty()
+            && self.best_links.is_none()
+            && self.errors == Errors::default()
+            && self.occurrences.is_empty()
+            && self.needs_reset_mark.is_none()
     }
 
     fn bounded(&self, scope: Scope) -> Scope {

@@ -5,6 +5,8 @@
 //! facility, 0. So only records of that facility are believed, and only if the message begins as the driver's do: what a
 //! process is called stands further behind.
 
+use std::fmt;
+
 use super::address::PciAddress;
 
 /// Longest record that the kernel hands out (`PRINTK_MESSAGE_MAX`).
@@ -31,6 +33,27 @@ pub struct XidLine {
     pub gpu_instance: Option<u32>,
     /// Its compute instance; `None`: all of them.
     pub compute_instance: Option<u32>,
+    /// What it says beside the code; only of XIDs 144 to 150.
+    pub detail: Option<XidDetail>,
+}
+
+/// What the kernel's log says of an XID from 144 to 150 (NVLink from Blackwell on), and NVML's event does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct XidDetail {
+    /// Whether it is fatal to the link.
+    pub is_fatal: bool,
+    /// The sub-code: bits 20 to 25 of the first of the numbers in brackets; `None`: it cannot be read.
+    pub sub_code: Option<u32>,
+}
+
+impl fmt::Display for XidDetail {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let severity = if self.is_fatal { "Fatal" } else { "Nonfatal" };
+        match self.sub_code {
+            Some(code) => write!(formatter, "{severity}, sub-code {code}"),
+            None => formatter.write_str(severity),
+        }
+    }
 }
 
 /// Reads a record. `None` for anything else, however long.
@@ -80,6 +103,29 @@ pub fn xid_line(message: &str) -> Option<XidLine> {
         xid,
         gpu_instance,
         compute_instance,
+        detail: detail(xid, &rest[digits..]),
+    })
+}
+
+/// Reads `, NETIR_LINK_EVT  Fatal   XC0 i0 Link 08 (0x004a4005 0x00000000 ...)`. Drivers before branch 575 write square brackets.
+fn detail(xid: u32, rest: &str) -> Option<XidDetail> {
+    if !(144..=150).contains(&xid) {
+        return None;
+    }
+    let mut words = rest.trim_start_matches([',', ' ']).split_ascii_whitespace();
+    let _unit = words.next()?;
+    let is_fatal = match words.next()? {
+        "Fatal" => true,
+        "Nonfatal" => false,
+        _ => return None,
+    };
+    let first = rest.split(['(', '[']).nth(1);
+    let first = first.and_then(|numbers| numbers.split([' ', ')', ']']).next());
+    let digits = first.and_then(|number| number.strip_prefix("0x"));
+    let number = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok());
+    Some(XidDetail {
+        is_fatal,
+        sub_code: number.map(|number| (number >> 20) & 0x3f),
     })
 }
 
@@ -157,6 +203,39 @@ mod tests {
     }
 
     #[test]
+    fn what_is_said_beside_the_xids_of_nvlink_is_read() {
+        let detail = |text: &str| {
+            let line = xid_line(&format!("NVRM: Xid (PCI:0009:01:00): {text}"));
+            line.unwrap().detail
+        };
+        let is = |is_fatal, sub_code| Some(XidDetail { is_fatal, sub_code });
+        for (text, expected) in [
+            (
+                "149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 01 (0x025001c6 0x00000000 0x00000000)",
+                is(true, Some(37)),
+            ),
+            (
+                "145, RLW_REMAP Nonfatal XC1 i0 Link -1 (0x00000004 0x80000000)",
+                is(false, Some(0)),
+            ),
+            (
+                "149, NETIR_LINK_EVT Fatal XC 1 i 2 Link 01 [0x026001c6]",
+                is(true, Some(38)),
+            ),
+            ("149, NETIR_LINK_EVT Fatal XC0", is(true, None)),
+            ("149, NETIR_LINK_EVT Fatal XC0 (0xzz)", is(true, None)),
+            ("149, NETIR_LINK_EVT Lethal XC0 (0x0)", None),
+            ("149, NETIR_LINK_EVT", None),
+            ("149", None),
+            ("79, GPU Fatal (0x0)", None),
+            ("143, A Fatal (0x0)", None),
+            ("151, A Fatal (0x0)", None),
+        ] {
+            assert_eq!(detail(text), expected, "{text}");
+        }
+    }
+
+    #[test]
     fn records_of_programs_are_told_from_those_of_the_kernel() {
         let text = b"4,1234,567890,-,caller=T1;NVRM: loaded";
         let expected = Record {
@@ -187,7 +266,7 @@ mod tests {
 
     #[test]
     fn no_bytes_whatsoever_break_it() {
-        let whole = b"4,1,2,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 94, pid=1, x";
+        let whole = b"4,1,2,-;NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 149, A Fatal (0x1";
         for at in 0..whole.len() {
             for byte in 0..=u8::MAX {
                 let mut bytes = whole.to_vec();

@@ -18,19 +18,22 @@ mod fault;
 mod kernel_log;
 mod log_line;
 mod observation;
+mod occurrences;
 mod recovery;
+mod signal;
 mod state;
 
 pub use self::{
     address::PciAddress,
-    catalogue::{Catalogue, CatalogueError, Meaning},
+    catalogue::{Catalogue, CatalogueError, Extent, Meaning, Repeat, Rule, RuleKey},
     class::FaultClass,
-    condition::Condition,
+    condition::{Condition, Errors},
     event::{GpuEvent, GpuEventKind},
     fault::{Change, Fault, GpuFaults},
     kernel_log::{KernelLog, LogRead},
-    log_line::{XidLine, xid_line},
+    log_line::{XidDetail, XidLine, xid_line},
     observation::{Cause, Observation, Scope, of_xid, recovery_class},
     recovery::{NotValid, Proof, Recovery, Validation},
+    signal::{Signal, Subject},
     state::{ANOMALY_SECONDS, Device, FaultState, KnownAddresses, LogPosition, MOST_WAITING},
 };

@@ -5,9 +5,10 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    catalogue::{Catalogue, Meaning},
+    catalogue::{Catalogue, Extent, Meaning},
     class::FaultClass,
-    log_line::XidLine,
+    log_line::{XidDetail, XidLine},
+    signal::Signal,
 };
 use crate::mig::Placement;
 
@@ -47,6 +48,8 @@ impl Scope {
 pub enum Cause {
     /// The driver reported an XID.
     Xid(u32),
+    /// The driver reported an XID of which the kernel's log says more.
+    DetailedXid(u32, XidDetail),
     /// The driver says what has to be done with the GPU (NVML's field 230).
     RecoveryAction(u32),
     /// NVML says that the GPU fell off the bus.
@@ -61,6 +64,8 @@ pub enum Cause {
     Unavailable,
     /// Errors of memory were corrected.
     CorrectedEcc,
+    /// Errors of memory could not be corrected, as a counter says.
+    UncorrectedEcc,
     /// A row of memory was replaced by a spare one.
     RowRetired,
     /// A row of memory is to be replaced with the next reset.
@@ -69,6 +74,8 @@ pub enum Cause {
     RowRemapFailure,
     /// So many of its NVLinks were active and are not any more.
     LinksDown(u32),
+    /// Its NVLinks had errors, as counters say.
+    LinkErrors,
     /// It is connected by fewer PCIe lanes than it could be.
     NarrowBus {
         /// Lanes now.
@@ -78,6 +85,17 @@ pub enum Cause {
     },
     /// It is slowed down for heat or for power.
     Throttled,
+    /// The same came again and again.
+    Repeated {
+        /// The XID that did; `None`: the signal.
+        xid: Option<u32>,
+        /// The signal that did; `None`: the XID.
+        signal: Option<Signal>,
+        /// So often.
+        count: u32,
+        /// Within so many seconds.
+        within_seconds: u32,
+    },
 }
 
 impl Cause {
@@ -92,6 +110,10 @@ impl Cause {
             | Self::NarrowBus { .. }
             | Self::Throttled => true,
             Self::Xid(_)
+            | Self::DetailedXid(..)
+            | Self::UncorrectedEcc
+            | Self::LinkErrors
+            | Self::Repeated { .. }
             | Self::DoubleBitEcc
             | Self::ContainedPoison
             | Self::FatalPoison
@@ -106,6 +128,22 @@ impl fmt::Display for Cause {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Xid(code) => write!(formatter, "XID {code}"),
+            Self::DetailedXid(code, detail) => write!(formatter, "XID {code} ({detail})"),
+            Self::UncorrectedEcc => formatter.write_str("uncorrected ECC errors"),
+            Self::LinkErrors => formatter.write_str("NVLink errors"),
+            Self::Repeated {
+                xid,
+                signal,
+                count,
+                within_seconds,
+            } => {
+                match (xid, signal) {
+                    (Some(code), _) => write!(formatter, "XID {code}")?,
+                    (None, Some(signal)) => formatter.write_str(signal.as_str())?,
+                    (None, None) => formatter.write_str("the same")?,
+                }
+                write!(formatter, " {count} times within {within_seconds} s")
+            }
             Self::RecoveryAction(action) => write!(formatter, "recovery action {action}"),
             Self::Lost => formatter.write_str("GPU lost"),
             Self::DoubleBitEcc => formatter.write_str("double-bit ECC error"),
@@ -162,35 +200,64 @@ pub fn of_xid(
     recovery_action: Option<u32>,
     slice: impl FnOnce(u32) -> Option<Placement>,
 ) -> Observation {
-    let cause = Cause::Xid(xid);
-    let verdict = recovery_action.and_then(recovery_class);
-    let told = match (catalogue.meaning(xid), verdict) {
-        (Meaning::Class(class), _) if !class.is_fault() => class,
-        (_, Some(verdict)) => {
-            return Observation {
-                class: verdict,
-                // It is about the whole GPU, whatever led to it.
-                scope: Scope::Gpu,
-                cause,
-            };
-        }
-        (Meaning::Class(class), None) => class,
-        (Meaning::Companion, None) => FaultClass::Info,
+    let seen = Reported {
+        xid,
+        detail: None,
+        gpu_instance,
     };
-    let scope = match told {
-        // What is true of an application, or of its memory, is true of its slice; all else the slices share.
-        FaultClass::Info | FaultClass::App | FaultClass::Contained | FaultClass::Unknown => {
-            let placement = gpu_instance.and_then(slice);
-            placement.map_or(Scope::Gpu, Scope::Slice)
+    seen.observation(catalogue, recovery_action, slice)
+}
+
+/// An XID with all that is said of it.
+struct Reported {
+    xid: u32,
+    detail: Option<XidDetail>,
+    gpu_instance: Option<u32>,
+}
+
+impl Reported {
+    fn observation(
+        &self,
+        catalogue: &Catalogue,
+        recovery_action: Option<u32>,
+        slice: impl FnOnce(u32) -> Option<Placement>,
+    ) -> Observation {
+        let cause = match self.detail {
+            Some(detail) => Cause::DetailedXid(self.xid, detail),
+            None => Cause::Xid(self.xid),
+        };
+        let rule = catalogue.xid(self.xid, self.detail);
+        let verdict = recovery_action.and_then(recovery_class);
+        let class = match (rule.meaning, verdict) {
+            (Meaning::Class(class), _) if !class.is_fault() => class,
+            (_, Some(verdict)) => {
+                return Observation {
+                    class: verdict,
+                    // It is about the whole GPU, whatever led to it.
+                    scope: Scope::Gpu,
+                    cause,
+                };
+            }
+            (Meaning::Class(class), None) => class,
+            (Meaning::Companion, None) => FaultClass::Info,
+        };
+        let usual = if class.is_of_slices() {
+            Extent::Slice
+        } else {
+            Extent::Gpu
+        };
+        let scope = match rule.extent.unwrap_or(usual) {
+            Extent::Gpu => Scope::Gpu,
+            Extent::Slice => {
+                let placement = self.gpu_instance.and_then(slice);
+                placement.map_or(Scope::Gpu, Scope::Slice)
+            }
+        };
+        Observation {
+            class,
+            scope,
+            cause,
         }
-        FaultClass::Link | FaultClass::Reset | FaultClass::Reboot | FaultClass::Retire => {
-            Scope::Gpu
-        }
-    };
-    Observation {
-        class: told,
-        scope,
-        cause,
     }
 }
 
@@ -202,13 +269,12 @@ impl XidLine {
         recovery_action: Option<u32>,
         slice: impl FnOnce(u32) -> Option<Placement>,
     ) -> Observation {
-        of_xid(
-            self.xid,
-            self.gpu_instance,
-            catalogue,
-            recovery_action,
-            slice,
-        )
+        let seen = Reported {
+            xid: self.xid,
+            detail: self.detail,
+            gpu_instance: self.gpu_instance,
+        };
+        seen.observation(catalogue, recovery_action, slice)
     }
 }
 
@@ -268,6 +334,41 @@ mod tests {
             assert_eq!(seen(xid, Some(action)).0, expected, "{xid} {action}");
         }
         assert_eq!(seen(94, Some(1)).1, Scope::Gpu);
+    }
+
+    #[test]
+    fn what_the_log_says_of_an_xid_counts_and_so_does_how_much_of_a_gpu_a_rule_is_about() {
+        use crate::faults::{PciAddress, Rule, RuleKey};
+        let line = |is_fatal| XidLine {
+            address: PciAddress::parse("0000:01:00").unwrap(),
+            xid: 149,
+            gpu_instance: Some(5),
+            compute_instance: None,
+            detail: Some(XidDetail {
+                is_fatal,
+                sub_code: Some(37),
+            }),
+        };
+        let shipped = Catalogue::shipped();
+        let place = |_| Some(SLICE);
+        let mild = line(false).observation(&shipped, None, place);
+        assert_eq!((mild.class, mild.scope), (Info, Scope::Slice(SLICE)));
+        assert_eq!(mild.cause.to_string(), "XID 149 (Nonfatal, sub-code 37)");
+        let grave = line(true).observation(&shipped, None, place);
+        assert_eq!((grave.class, grave.scope), (Link, Scope::Gpu));
+        let degraded = line(true).observation(&shipped, Some(1), place);
+        assert_eq!(degraded.class, Reset);
+        let rule = |class, extent| Rule {
+            extent: Some(extent),
+            ..Rule::from(Meaning::Class(class))
+        };
+        let changed = shipped.with_rules(&[
+            (RuleKey::xid(94), rule(Contained, Extent::Gpu)),
+            (RuleKey::xid(95), rule(Reset, Extent::Slice)),
+        ]);
+        for (xid, scope) in [(94, Scope::Gpu), (95, Scope::Slice(SLICE))] {
+            assert_eq!(of_xid(xid, Some(5), &changed, None, place).scope, scope);
+        }
     }
 
     #[test]

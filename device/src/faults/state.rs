@@ -4,9 +4,13 @@
 //!
 //! * A GPU is its UUID. What is seen of a GPU that is not known (yet) waits under the name that it was seen with, and taints nobody.
 //! * Nothing that was seen is dropped, and nothing grows with how often it is seen: there is a fault for each GPU, class and slice.
+//! * What the log tells of a time when nobody watched waits until the GPU was looked at ([`FaultState::confirm`]).
 //! * A fault goes only by a recovery that heals its class, is newer than all that was seen of it, and after which the GPU was found in
 //!   order (S7). Newer is a matter of order, not of clocks: observations are numbered, and a recovery carries the number that was
 //!   reached before it was begun. An observation that comes late counts as new, which is safe.
+
+mod look;
+mod unconfirmed;
 
 use std::collections::BTreeMap;
 
@@ -14,11 +18,11 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     address::PciAddress,
+    catalogue::Catalogue,
     class::FaultClass,
-    condition::Condition,
     fault::{Change, Fault, GpuFaults},
     observation::Observation,
-    recovery::{NotValid, Recovery, Validation},
+    recovery::{NotValid, Proof, Recovery, Validation},
 };
 use crate::mig::Placement;
 
@@ -34,6 +38,26 @@ pub enum Device {
     Uuid(String),
     /// The one that is plugged in there.
     Address(PciAddress),
+}
+
+impl Device {
+    /// The one of this name.
+    fn named(name: &str) -> Self {
+        let address = PciAddress::parse(name);
+        address.map_or_else(|| Self::Uuid(name.to_owned()), Self::Address)
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Uuid(uuid) => uuid.clone(),
+            Self::Address(address) => address.to_string(),
+        }
+    }
+}
+
+/// Whether a name says only where something is plugged in.
+fn is_place(name: &str) -> bool {
+    PciAddress::parse(name).is_some()
 }
 
 /// The GPUs that are known, by UUID, and where they are plugged in.
@@ -78,6 +102,10 @@ pub struct FaultState {
     gpus: BTreeMap<String, GpuFaults>,
     /// What was seen of GPUs that are not known.
     waiting: BTreeMap<String, GpuFaults>,
+    /// What was seen of GPUs and has to be confirmed by a look at them: it may be over, or have been another GPU.
+    unconfirmed: BTreeMap<String, GpuFaults>,
+    /// Whether what is read of the log is from before anybody watched.
+    is_log_old: bool,
     /// How much was seen of GPUs for which there was no place.
     unattributed: u64,
 }
@@ -85,15 +113,30 @@ pub struct FaultState {
 impl FaultState {
     /// The machine runs with this boot id. Of an earlier boot the faults stay: that the machine was started anew is a proof for some
     /// of them once the GPU was found in order.
+    ///
+    /// Where a GPU is plugged in is no name for it in another boot: it may have been exchanged. What is known by such a name alone is
+    /// confirmed by a look at the GPU that is there now; and if none was there for a whole boot, it is forgotten.
     pub fn begin_boot(&mut self, boot_id: &str) {
         if self.boot_id.as_deref() == Some(boot_id) {
             return;
         }
+        self.is_log_old = false;
         self.boot_id = Some(boot_id.to_owned());
         self.boot_mark = self.sequence;
         self.log = None;
-        for faults in self.gpus.values_mut().chain(self.waiting.values_mut()) {
-            faults.forget_links();
+        self.unconfirmed.retain(|name, _| !is_place(name));
+        let waiting = std::mem::take(&mut self.waiting);
+        for (name, faults) in waiting {
+            let there = if is_place(&name) {
+                &mut self.unconfirmed
+            } else {
+                &mut self.waiting
+            };
+            there.insert(name, faults);
+        }
+        let all = self.gpus.values_mut().chain(self.waiting.values_mut());
+        for faults in all.chain(self.unconfirmed.values_mut()) {
+            faults.begin_boot();
         }
     }
 
@@ -140,20 +183,10 @@ impl FaultState {
         known: &KnownAddresses,
         now_unix_seconds: i64,
     ) -> Change {
-        let faults = if let Some(uuid) = known.uuid(device) {
-            self.gpus.entry(uuid.to_owned()).or_default()
-        } else {
-            let name = match device {
-                Device::Uuid(uuid) => uuid.clone(),
-                Device::Address(address) => address.to_string(),
-            };
-            if !self.waiting.contains_key(&name) && self.waiting.len() >= MOST_WAITING {
-                self.unattributed = self.unattributed.saturating_add(1);
-                return Change::Again;
-            }
-            self.waiting.entry(name).or_default()
-        };
         let sequence = self.sequence.saturating_add(1);
+        let Some(faults) = self.faults_of(device, known) else {
+            return Change::Again;
+        };
         let change = faults.observe(observation, sequence, now_unix_seconds);
         if change != Change::None {
             self.sequence = sequence;
@@ -161,31 +194,41 @@ impl FaultState {
         change
     }
 
-    /// What a look at a GPU found.
-    pub fn look(
+    /// The same, and counts it if there is a rule about how often it comes.
+    pub fn observe_by(
         &mut self,
-        uuid: &str,
-        condition: &Condition,
+        catalogue: &Catalogue,
+        device: &Device,
+        observation: Observation,
         known: &KnownAddresses,
         now_unix_seconds: i64,
     ) -> Change {
-        let links = condition.active_links;
-        let stay_down = self
-            .gpus
-            .get_mut(uuid)
-            .is_some_and(|faults| faults.links_stay_down(links, now_unix_seconds));
-        let best = self.gpus.get(uuid).and_then(GpuFaults::best_links);
-        let device = Device::Uuid(uuid.to_owned());
-        let mut change = Change::None;
-        for observation in condition.observations(best.filter(|_| stay_down)) {
-            change = change.max(self.observe(&device, observation, known, now_unix_seconds));
+        let change = self.observe(device, observation, known, now_unix_seconds);
+        let repeat = catalogue.repeat(observation.cause);
+        // What lasts, and was there before, did not come again.
+        let Some(repeat) = repeat.filter(|_| change != Change::None) else {
+            return change;
+        };
+        let Some(faults) = self.faults_of(device, known) else {
+            return change;
+        };
+        match faults.count(&observation, &repeat, now_unix_seconds) {
+            Some(more) => change.max(self.observe(device, more, known, now_unix_seconds)),
+            None => change,
         }
-        if condition.active_links > best && known.uuid(&device).is_some() {
-            let faults = self.gpus.entry(uuid.to_owned()).or_default();
-            faults.note_links(condition.active_links);
-            change = change.max(Change::Again);
+    }
+
+    /// What is remembered of a GPU; `None`, and counted, if there is no place for one that is not known.
+    fn faults_of(&mut self, device: &Device, known: &KnownAddresses) -> Option<&mut GpuFaults> {
+        if let Some(uuid) = known.uuid(device) {
+            return Some(self.gpus.entry(uuid.to_owned()).or_default());
         }
-        change
+        let name = device.name();
+        if !self.waiting.contains_key(&name) && self.waiting.len() >= MOST_WAITING {
+            self.unattributed = self.unattributed.saturating_add(1);
+            return None;
+        }
+        Some(self.waiting.entry(name).or_default())
     }
 
     /// These GPUs are known now: what waited for them is theirs.
@@ -193,9 +236,7 @@ impl FaultState {
         let mut change = Change::None;
         let waiting = std::mem::take(&mut self.waiting);
         for (name, faults) in waiting {
-            let address = PciAddress::parse(&name);
-            let device = address.map_or_else(|| Device::Uuid(name.clone()), Device::Address);
-            match known.uuid(&device) {
+            match known.uuid(&Device::named(&name)) {
                 Some(uuid) => {
                     self.gpus.entry(uuid.to_owned()).or_default().merge(faults);
                     change = Change::New;
@@ -225,8 +266,14 @@ impl FaultState {
                 && fault.newest <= recovery.mark;
             !is_over
         });
-        if recovery.proof == super::Proof::Operator {
-            faults.forget_links();
+        match recovery.proof {
+            Proof::Operator => {
+                faults.forget_links();
+                faults.forget_occurrences();
+                faults.forget_need_of_reset();
+            }
+            Proof::Reset => faults.forget_need_of_reset(),
+            Proof::Idle | Proof::LinksWork | Proof::Reboot => {}
         }
         self.forget_empty();
         Ok(healed)
@@ -235,7 +282,11 @@ impl FaultState {
     /// Forgets all that was seen of a GPU which is not there any more, by its UUID, or by the name that it waits under. How many faults and
     /// anomalies that were.
     pub fn forget(&mut self, name: &str) -> usize {
-        let forgotten = [self.gpus.remove(name), self.waiting.remove(name)];
+        let forgotten = [
+            self.gpus.remove(name),
+            self.waiting.remove(name),
+            self.unconfirmed.remove(name),
+        ];
         let forgotten = forgotten.iter().flatten();
         forgotten.map(|faults| faults.all().len()).sum()
     }
@@ -248,7 +299,10 @@ impl FaultState {
         };
         let all = self.gpus.values_mut().chain(self.waiting.values_mut());
         let faded: usize = all
-            .map(|faults| faults.retain(|fault| !is_old(fault)))
+            .map(|faults| {
+                faults.fade_occurrences(now_unix_seconds);
+                faults.retain(|fault| !is_old(fault))
+            })
             .sum();
         self.forget_empty();
         faded
@@ -257,6 +311,7 @@ impl FaultState {
     fn forget_empty(&mut self) {
         self.gpus.retain(|_, faults| !faults.is_empty());
         self.waiting.retain(|_, faults| !faults.is_empty());
+        self.unconfirmed.retain(|_, faults| !faults.is_empty());
     }
 
     /// The worst fault that keeps what is new off a device: a GPU, or a slice of it. NVLink is told apart ([`Self::link_fault`]).

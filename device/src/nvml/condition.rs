@@ -1,14 +1,24 @@
 //! How a GPU is found when it is looked at.
 
 use nvml_wrapper::{
-    Device, bitmasks::device::ThrottleReasons, enums::device::SampleValue, error::NvmlError,
+    Device,
+    bitmasks::device::ThrottleReasons,
+    enum_wrappers::device::{EccCounter, MemoryError},
+    enums::device::SampleValue,
+    error::NvmlError,
     structs::device::FieldId,
 };
 use nvml_wrapper_sys::bindings as raw;
 
 use super::{Backend, BackendError, Lane, gone_or_failed, library::Session, mig::is_in_mig_mode};
-use crate::faults::Condition;
+use crate::faults::{Condition, Errors};
 
+/// Counters of errors of all NVLinks, as far as a part has them: packets that were sent again, links that were trained again, broken packets.
+const LINK_ERRORS: [u32; 3] = [
+    raw::field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+    raw::field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
+    raw::field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+];
 /// What is asked for in one call, in this order.
 const FIELDS: [u32; 3] = [
     raw::field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION,
@@ -32,8 +42,9 @@ impl Backend {
         let uuid = uuid.to_owned();
         self.ask(lane, move |session| {
             let device = session.device(&uuid)?;
-            let [action, ..] = fields(&device).map_err(|error| gone_or_failed(&uuid, error))?;
-            Ok(action)
+            let [action, ..] =
+                fields(&device, FIELDS).map_err(|error| gone_or_failed(&uuid, error))?;
+            Ok(action.and_then(|action| u32::try_from(action).ok()))
         })
     }
 }
@@ -41,11 +52,27 @@ impl Backend {
 fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
     let gone = |error| gone_or_failed(uuid, error);
     let device = session.device(uuid)?;
-    let [recovery_action, pending, failure] = fields(&device).map_err(gone)?;
-    let active_links = if is_in_mig_mode(&device).map_err(gone)? {
+    let [action, pending, failure] = fields(&device, FIELDS).map_err(gone)?;
+    let is_in_mig_mode = is_in_mig_mode(&device).map_err(gone)?;
+    let active_links = if is_in_mig_mode {
         None
     } else {
         active_links(&device)
+    };
+    let counters = if is_in_mig_mode {
+        [None; 3]
+    } else {
+        fields(&device, LINK_ERRORS).map_err(gone)?
+    };
+    let ecc = |kind| told(device.total_ecc_errors(kind, EccCounter::Volatile)).map_err(gone);
+    let errors = Errors {
+        corrected_ecc: ecc(MemoryError::Corrected)?,
+        uncorrected_ecc: ecc(MemoryError::Uncorrected)?,
+        // Of those that are told: one that a part does not have adds nothing.
+        links: counters
+            .into_iter()
+            .flatten()
+            .reduce(|sum, counter| sum.saturating_add(counter)),
     };
     let lanes = told(device.current_pcie_link_width()).map_err(gone)?;
     let most = told(device.max_pcie_link_width()).map_err(gone)?;
@@ -55,12 +82,13 @@ fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
         | ThrottleReasons::HW_POWER_BRAKE_SLOWDOWN
         | ThrottleReasons::SW_THERMAL_SLOWDOWN;
     Ok(Condition {
-        recovery_action,
+        recovery_action: action.and_then(|action| u32::try_from(action).ok()),
         row_remap_pending: pending.map(|number| number != 0),
         row_remap_failure: failure.map(|number| number != 0),
         active_links,
         pcie_lanes: lanes.zip(most),
         is_throttled: reasons.map(|reasons| reasons.intersects(harmful)),
+        errors,
     })
 }
 
@@ -78,14 +106,14 @@ fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     }
 }
 
-fn fields(device: &Device<'_>) -> Result<[Option<u32>; 3], NvmlError> {
+fn fields(device: &Device<'_>, asked: [u32; 3]) -> Result<[Option<u64>; 3], NvmlError> {
     let mut values = [None; 3];
-    let answers = told(device.field_values_for(&FIELDS.map(FieldId)))?.unwrap_or_default();
+    let answers = told(device.field_values_for(&asked.map(FieldId)))?.unwrap_or_default();
     for (value, answer) in values.iter_mut().zip(answers) {
         let sample = answer.and_then(|sample| sample.value);
         *value = match told(sample)? {
-            Some(SampleValue::U32(number)) => Some(number),
-            Some(SampleValue::U64(number)) => u32::try_from(number).ok(),
+            Some(SampleValue::U32(number)) => Some(u64::from(number)),
+            Some(SampleValue::U64(number)) => Some(number),
             _ => None,
         };
     }

@@ -8,9 +8,9 @@ use std::{
 
 use muster_device::{
     BackendError,
-    faults::{GpuEvent, GpuEventKind},
+    faults::{Catalogue, Errors, GpuEvent, GpuEventKind},
 };
-use nvidia_ml_mock::{Event, RemappedRows};
+use nvidia_ml_mock::{CountedErrors, Event, RemappedRows};
 
 use crate::{
     machine::{Machine, eventually, gpus},
@@ -186,7 +186,12 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
     assert_eq!(healthy.row_remap_pending, Some(false));
     assert_eq!(healthy.row_remap_failure, Some(false));
     assert!(healthy.active_links > Some(0), "{healthy:?}");
-    assert!(healthy.observations(healthy.active_links).is_empty());
+    let found = healthy.observations(
+        &Catalogue::shipped(),
+        healthy.active_links,
+        &Errors::default(),
+    );
+    assert!(found.is_empty(), "{found:?}");
     machine.change(|state| {
         let card = state.card(&gpu.uuid);
         card.recovery_action = 4;
@@ -201,6 +206,26 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
     assert_eq!(broken.row_remap_pending, Some(true));
     assert_eq!(broken.row_remap_failure, Some(true));
     assert_eq!(backend.recovery_action(&gpu.uuid), Ok(Some(4)));
+    // Errors are told by their number.
+    assert_eq!(broken.errors.corrected_ecc, Some(0));
+    machine.change(|state| {
+        let card = state.card(&gpu.uuid);
+        card.mig_current = false;
+        card.mig_pending = false;
+        card.counted_errors = CountedErrors {
+            corrected_ecc: 7,
+            uncorrected_ecc: 1,
+            link_replays: 3,
+        };
+    });
+    let counted = backend.condition(&gpu.uuid).unwrap().errors;
+    let expected = Errors {
+        corrected_ecc: Some(7),
+        uncorrected_ecc: Some(1),
+        links: Some(3),
+    };
+    assert_eq!(counted, expected);
+    machine.change(|state| state.card(&gpu.uuid).recovery_action = 4);
     // Cut into slices it needs no links, and does not tell of its rows.
     machine.in_mig_mode(&gpu.uuid);
     make(&backend, &gpu, "1g.10gb", 0).unwrap();

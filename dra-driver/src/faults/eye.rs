@@ -1,30 +1,41 @@
 //! What is seen of the GPUs, added to what is known at once. There is no queue between who hears and who remembers: a storm of events is as
 //! many additions to the same few faults.
 
+mod look;
+
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
 };
 
 use muster_device::{
     Backend, Placement,
     faults::{
-        Catalogue, Change, Condition, Device, FaultState, GpuEvent, KnownAddresses, Observation,
+        Catalogue, Change, Device, FaultState, GpuEvent, KnownAddresses, LogPosition, Observation,
         PciAddress, Proof, Recovery, Scope, Validation, XidLine,
     },
 };
 use tokio::sync::{Notify, watch};
 
-use super::mended::NOT_MENDED;
-use crate::inventory::{KnownGpu, KnownGpus};
+use super::{mended::NOT_MENDED, postponed::Postponed};
+use crate::{
+    inventory::{KnownGpu, KnownGpus},
+    store::Store,
+};
 
 /// Who sees, and remembers.
 #[derive(Debug)]
 pub struct Eye {
     backend: Arc<Backend>,
-    catalogue: Catalogue,
+    /// Which claims hold what.
+    store: Store,
+    catalogue: watch::Receiver<Arc<Catalogue>>,
     gpus: watch::Receiver<Option<KnownGpus>>,
     state: Mutex<FaultState>,
+    /// Number that the observations had reached when this began: what was said to an earlier run of the program is about no newer ones.
+    begin_mark: u64,
+    postponed: Mutex<Postponed>,
     /// Told when there is something new.
     pub(super) news: Notify,
     /// Told when all GPUs are to be looked at.
@@ -42,15 +53,19 @@ impl Eye {
     /// One that remembers this.
     pub fn new(
         backend: Arc<Backend>,
-        catalogue: Catalogue,
+        store: Store,
+        catalogue: watch::Receiver<Arc<Catalogue>>,
         gpus: watch::Receiver<Option<KnownGpus>>,
         state: FaultState,
     ) -> Self {
         Self {
             backend,
+            store,
             catalogue,
             gpus,
+            begin_mark: state.mark(),
             state: Mutex::new(state),
+            postponed: Mutex::default(),
             news: Notify::new(),
             look: Notify::new(),
         }
@@ -64,6 +79,17 @@ impl Eye {
     /// What is remembered. Not to be held while anything is waited for.
     pub(super) fn state(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What means what now.
+    fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue.borrow())
+    }
+
+    fn postponed(&self) -> MutexGuard<'_, Postponed> {
+        self.postponed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The GPUs that are known.
@@ -90,8 +116,10 @@ impl Eye {
         self.state().adopt(&known)
     }
 
-    /// Events of NVML.
+    /// Events of NVML. To be called also if there are none: some wait for a while.
     pub(super) fn heard(&self, events: Vec<GpuEvent>) {
+        let catalogue = self.catalogue();
+        let events = self.postponed().due(events, &catalogue, Instant::now());
         if events.is_empty() {
             return;
         }
@@ -103,35 +131,81 @@ impl Eye {
                 .as_deref()
                 .and_then(|uuid| self.action(&mut asked, uuid));
             let place = self.place(&mut asked, uuid.as_deref(), event.gpu_instance);
-            let seen = event.observation(&self.catalogue, action, |_| place);
+            let seen = event.observation(&catalogue, action, |_| place);
             if let Some(observation) = seen {
                 // One without a name is told, and is nobody's.
                 let uuid = uuid.unwrap_or_else(|| "without a name".to_owned());
-                self.saw(&known, &Device::Uuid(uuid), observation);
+                self.saw(&catalogue, &known, &Device::Uuid(uuid), observation);
             }
         }
     }
 
-    /// Lines of the kernel's log.
+    /// Lines of the kernel's log. Those of a time when nobody watched are nothing until the GPU was looked at.
     pub(super) fn read(&self, lines: Vec<XidLine>) {
         if lines.is_empty() {
             return;
         }
-        let known = self.known();
+        let is_old = self.state().is_log_old();
+        if is_old {
+            let lines = lines.len();
+            tracing::info!(
+                lines,
+                "XIDs were logged before the GPUs of this node were watched"
+            );
+        }
+        let (known, catalogue) = (self.known(), self.catalogue());
         let mut asked = Asked::default();
         for line in lines {
             let device = Device::Address(line.address);
             let uuid = known.uuid(&device);
-            let action = uuid.and_then(|uuid| self.action(&mut asked, uuid));
             let place = self.place(&mut asked, uuid, line.gpu_instance);
-            let observation = line.observation(&self.catalogue, action, |_| place);
-            self.saw(&known, &device, observation);
+            if is_old {
+                // What the driver wants done now the look finds.
+                let observation = line.observation(&catalogue, None, |_| place);
+                let now = unix_seconds();
+                self.state().observe_old(&device, observation, &known, now);
+                continue;
+            }
+            if let Some(uuid) = uuid.filter(|_| line.detail.is_some()) {
+                self.postponed().told(uuid, line.xid, Instant::now());
+            }
+            let action = uuid.and_then(|uuid| self.action(&mut asked, uuid));
+            let observation = line.observation(&catalogue, action, |_| place);
+            self.saw(&catalogue, &known, &device, observation);
         }
     }
 
-    fn saw(&self, known: &KnownAddresses, device: &Device, observation: Observation) {
+    /// The log was read this far, and what it says was observed. `is_whole`: to its end.
+    pub(super) fn read_log(&self, position: Option<LogPosition>, is_whole: bool) {
+        let mut state = self.state();
+        if let Some(position) = position {
+            state.read_log(position);
+        }
+        if is_whole && state.is_log_old() {
+            state.log_is_read();
+            drop(state);
+            self.look.notify_one();
+            // It is to be on the disk before anything new is logged.
+            self.news.notify_one();
+        }
+    }
+
+    /// Whether the log can be read, and all of it is there.
+    pub(super) fn log_is_read(&self, is_so: bool) {
+        self.postponed().log_is_read(is_so, Instant::now());
+    }
+
+    fn saw(
+        &self,
+        catalogue: &Catalogue,
+        known: &KnownAddresses,
+        device: &Device,
+        observation: Observation,
+    ) {
         let now = unix_seconds();
-        let change = self.state().observe(device, observation, known, now);
+        let change = self
+            .state()
+            .observe_by(catalogue, device, observation, known, now);
         if change == Change::New {
             let Observation {
                 class,
@@ -180,61 +254,37 @@ impl Eye {
         place
     }
 
-    /// Looks at all GPUs: what no event told, and what the start of the machine has mended. Blocking.
-    pub(super) fn look_at_all(&self) {
-        let known = self.known();
-        for gpu in self.gpus().iter().filter(|gpu| !gpu.gone && !gpu.silent) {
-            let uuid = &gpu.gpu.uuid;
-            let Ok(condition) = self.backend.condition(uuid) else {
-                // Who lists the GPUs tells that it does not answer.
-                continue;
-            };
-            let now = unix_seconds();
-            // Links that the fabric manager has yet to set up are not down.
-            let links = condition.active_links.filter(|_| !gpu.lacks_fabric());
-            let looked_at = Condition {
-                active_links: links,
-                ..condition.clone()
-            };
-            let mut state = self.state();
-            let change = state.look(uuid, &looked_at, &known, now);
-            let recovery = Recovery {
-                proof: Proof::Reboot,
-                scope: Scope::Gpu,
-                mark: state.boot_mark(),
-            };
-            let validation = Validation {
-                condition: &condition,
-                has_fabric: !gpu.lacks_fabric(),
-                // Of this boot: what is connected may be other than before.
-                best_links: None,
-            };
-            // What is not in order is tried again with the next look.
-            let mended = state.recover(uuid, &recovery, &validation).unwrap_or(0);
-            drop(state);
-            if mended > 0 {
-                tracing::info!(gpu = uuid, mended, "faults are mended by the reboot");
-            }
-            if mended > 0 || change != Change::None {
-                self.news.notify_one();
-            }
-        }
-        if self.state().fade(unix_seconds()) > 0 {
-            self.news.notify_one();
-        }
+    /// Whether it is known which GPUs there are.
+    pub(super) fn knows_gpus(&self) -> bool {
+        self.gpus.borrow().is_some()
     }
 
-    /// A person says that a GPU is in order, or, of one that is not there any more, that it does not come back. What is to be answered;
-    /// `None`: it is not known yet which GPUs there are. Blocking.
-    pub(super) fn said_to_be_mended(&self, name: &str) -> Option<String> {
+    /// Number that the observations have reached: what is seen from here on is newer than a word that is taken up now.
+    pub(super) fn mark(&self) -> u64 {
+        self.state().mark()
+    }
+
+    /// A person says that a GPU is in order, or, of one that is not there any more, that it does not come back. `mark`: what the
+    /// observations had reached when that was taken up, perhaps by an earlier run of this program, which has not told all that it saw to the
+    /// disk: so nothing counts that is newer than the begin of this one. What is to be answered; `None`: it is not known yet which GPUs there
+    /// are. Blocking.
+    pub(super) fn said_to_be_mended(&self, name: &str, taken_up: TakenUp) -> Option<String> {
         let known = self.gpus.borrow().clone()?;
-        // What is seen from here on is newer.
-        let mark = self.state().mark();
+        let mark = match taken_up {
+            TakenUp::Now(mark) => mark,
+            TakenUp::Before(mark) => mark.min(self.begin_mark),
+        };
+        let address = PciAddress::parse(name);
         let mut gpus = known.gpus.iter();
-        let is_meant =
-            |known: &&KnownGpu| known.gpu.uuid == name || known.gpu.device_name() == name;
+        let is_meant = |known: &&KnownGpu| {
+            let gpu = &known.gpu;
+            let is_there = address.is_some() && PciAddress::parse(&gpu.pci_bus_id) == address;
+            gpu.uuid == name || gpu.device_name() == name || is_there
+        };
         let Some(gpu) = gpus.find(is_meant) else {
-            let forgotten = self.state().forget(name);
+            // However it is written.
+            let name = address.map_or_else(|| name.to_owned(), |address| address.to_string());
+            let forgotten = self.state().forget(&name);
             if forgotten == 0 {
                 return Some(format!(
                     "{NOT_MENDED}: {name} is no GPU of this node, and nothing is remembered of it"
@@ -273,6 +323,15 @@ impl Eye {
             Err(error) => error.to_string(),
         })
     }
+}
+
+/// When a person's word was taken up, by the number that the observations had reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TakenUp {
+    /// By this run of the program.
+    Now(u64),
+    /// By an earlier one, which ended before it had answered.
+    Before(u64),
 }
 
 /// Now.

@@ -1,7 +1,8 @@
 //! What outlives the program: all that was seen and is not mended, in `faults.json` beside the checkpoint.
 //!
 //! A file that cannot be read is set aside. What it said is found again, as far as it is of this boot, because the kernel's log is then read from its
-//! oldest record on. One of a later version is left alone: what is seen is published and not kept.
+//! oldest record on, and counts: somebody has watched before. Where there never was a file nobody has, and what the log says is to be
+//! confirmed first. One of a later version is left alone: what is seen is published and not kept.
 
 use muster_device::faults::FaultState;
 
@@ -15,18 +16,21 @@ const FILE: &str = "faults.json";
 
 /// Reads what is remembered. Blocking.
 pub fn load(store: &Store, boot_id: &str) -> FaultState {
-    let load = || -> Result<Option<FaultState>, DiskFailure> {
+    let load = || -> Result<(Option<FaultState>, bool), DiskFailure> {
         let _lock = store
             .lock()
             .map_err(|error| DiskFailure::new(error.to_string()))?;
-        store::load_beside(store, FILE)
+        let is_first = store::was_never_beside(store, FILE)?;
+        Ok((store::load_beside(store, FILE)?, is_first))
     };
-    let mut state = load()
+    let (state, is_first) = load()
         .inspect_err(|failure| tracing::error!(%failure, "faults of the GPUs are not remembered"))
-        .ok()
-        .flatten()
         .unwrap_or_default();
+    let mut state = state.unwrap_or_default();
     state.begin_boot(boot_id);
+    if is_first {
+        state.begin_first();
+    }
     state
 }
 
@@ -36,4 +40,32 @@ pub fn write(store: &Store, state: &FaultState) -> Result<(), DiskFailure> {
         .lock()
         .map_err(|error| DiskFailure::new(error.to_string()))?;
     store::put_beside(store, FILE, state)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use muster_device::cdi;
+
+    use super::*;
+
+    #[test]
+    fn only_where_there_never_was_a_file_is_the_log_of_a_time_when_nobody_watched() {
+        let directory = tempfile::tempdir().unwrap();
+        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+        let path = directory.path().join("state");
+        let store = Store::open(&path, cdi).unwrap();
+        assert!(load(&store, "one").is_log_old());
+        // It ended before it had written anything.
+        let mut state = load(&store, "one");
+        assert!(state.is_log_old());
+        state.log_is_read();
+        write(&store, &state).unwrap();
+        assert!(!load(&store, "one").is_log_old());
+        assert!(!load(&store, "two").is_log_old(), "a boot later");
+        fs::write(path.join(FILE), "{").unwrap();
+        assert!(!load(&store, "two").is_log_old(), "it is set aside");
+        assert!(!load(&store, "two").is_log_old(), "and stays there");
+    }
 }

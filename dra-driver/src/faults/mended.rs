@@ -1,13 +1,16 @@
 //! What a person says of a GPU: that it is in order, or gone for good.
 //!
 //! `muster-dra-driver --mended GPU`, run beside the driver, writes an empty file of the GPU's name into `mended` in the state directory. The driver finds
-//! it when it next looks at the GPUs, checks the GPU, and puts the answer into the file; whoever asked takes it from there. A file that has an
-//! answer is not asked again: a word counts once, and only for what was seen before it was taken up. If the driver ends between the two it
-//! is taken up again by the next one, which does no harm: the file is there for a minute, and the GPU is checked anew. If it ends before it
-//! has written down what is over, the fault is back, and the person says it again.
+//! it when it next looks at the GPUs, notes in it what it has seen so far, checks the GPU, and puts the answer into it; whoever asked takes it from there.
+//!
+//! A word counts once, and only for what was seen before it was taken up. If the driver ends between that and its answer, the next one finds the
+//! note, and takes the word for what it was: nothing that was seen since then is mended by it. If the driver ends before it has written down what
+//! is over, the fault is back, and the person says it again. A file that has an answer is not asked again. Of two who ask about one GPU at a time
+//! one gets the answer, and the other is told so.
 
 use std::{
-    fs, io,
+    fs::{self, OpenOptions},
+    io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
     thread,
@@ -17,12 +20,16 @@ use std::{
 use anyhow::Context;
 use muster_device::files;
 
-use super::eye::Eye;
+use super::eye::{Eye, TakenUp};
 
 /// Directory in the state directory.
 const DIRECTORY: &str = "mended";
 /// How an answer begins that says no; that of a check does, too.
 pub(super) const NOT_MENDED: &str = "it is not mended";
+/// How a file begins that was taken up and has no answer yet. A number follows.
+const TAKEN_UP: &str = "taken up at ";
+/// Longest file that may be a word: what is longer is an answer.
+const MOST_NOTE_BYTES: u64 = 64;
 /// Longest that an answer is waited for: the driver looks every ten seconds, and a GPU that hangs takes its time.
 const LONGEST: Duration = Duration::from_mins(1);
 /// How often it is looked for.
@@ -56,8 +63,16 @@ pub fn say(state_directory: &Path, gpu: &str) -> anyhow::Result<String> {
     fs::write(&path, "").with_context(named)?;
     let deadline = Instant::now() + LONGEST;
     let answer = loop {
-        let answer = fs::read_to_string(&path).with_context(named)?;
-        if !answer.is_empty() || Instant::now() >= deadline {
+        let answer = match fs::read_to_string(&path) {
+            Ok(answer) => answer,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                anyhow::bail!(
+                    "somebody else asked about {gpu} at the same time, and has the answer: ask again"
+                )
+            }
+            Err(error) => return Err(error).with_context(named),
+        };
+        if is_answer(&answer) || Instant::now() >= deadline {
             break answer;
         }
         thread::sleep(POLL);
@@ -65,7 +80,7 @@ pub fn say(state_directory: &Path, gpu: &str) -> anyhow::Result<String> {
     // A word that was not heard is not to be heard later.
     files::remove(&path).with_context(named)?;
     anyhow::ensure!(
-        !answer.is_empty(),
+        is_answer(&answer),
         "the driver did not answer within {} s: look whether it runs, and whether NVML is open",
         LONGEST.as_secs()
     );
@@ -82,13 +97,35 @@ pub(super) fn answer(eye: &Eye, directory: &Path) {
             return;
         }
     };
-    for gpu in waiting {
-        // Before the GPUs are known nobody can tell.
-        let Some(answer) = eye.said_to_be_mended(&gpu) else {
+    // Before the GPUs are known nobody can tell.
+    if !eye.knows_gpus() {
+        return;
+    }
+    for Waiting { gpu, taken_up } in waiting {
+        let path = directory.join(&gpu);
+        // Before the GPU is looked at, so that the next driver knows how old the word is.
+        let taken_up = match taken_up {
+            Some(mark) => TakenUp::Before(mark),
+            None => {
+                let mark = eye.mark();
+                match note(&path, mark) {
+                    Ok(()) => TakenUp::Now(mark),
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                    Err(error) => {
+                        tracing::warn!(file = %path.display(), %error, "a word cannot be taken up");
+                        continue;
+                    }
+                }
+            }
+        };
+        let Some(answer) = eye.said_to_be_mended(&gpu, taken_up) else {
             continue;
         };
         tracing::warn!(gpu, answer, "a person says that a GPU is mended");
-        let path = directory.join(&gpu);
+        // Whoever asked may have left: nobody would take the answer away.
+        if !path.exists() {
+            continue;
+        }
         if let Err(error) = files::write_whole(&path, answer.as_bytes(), 0o600) {
             tracing::warn!(file = %path.display(), %error, "the answer cannot be given");
             // It is not to count again and again.
@@ -97,8 +134,27 @@ pub(super) fn answer(eye: &Eye, directory: &Path) {
     }
 }
 
+/// Notes that a word was taken up, if whoever said it is still there. It is written into the file that there is: one that were put in its place
+/// would stay when they leave at this moment. Who reads half of it takes it for no answer, or for an older word.
+fn note(path: &Path, mark: u64) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).truncate(true).open(path)?;
+    file.write_all(format!("{TAKEN_UP}{mark}").as_bytes())
+}
+
+fn is_answer(text: &str) -> bool {
+    !TAKEN_UP.starts_with(text) && !text.starts_with(TAKEN_UP)
+}
+
+/// A word that nobody has answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Waiting {
+    gpu: String,
+    /// At what it was taken up, if it was.
+    taken_up: Option<u64>,
+}
+
 /// The GPUs of which it is said, and nothing was answered.
-fn waiting(directory: &Path) -> io::Result<Vec<String>> {
+fn waiting(directory: &Path) -> io::Result<Vec<Waiting>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -107,15 +163,30 @@ fn waiting(directory: &Path) -> io::Result<Vec<String>> {
     let mut waiting = Vec::new();
     for entry in entries {
         let entry = entry?;
-        let is_empty = match entry.metadata() {
-            Ok(metadata) => metadata.is_file() && metadata.len() == 0,
+        // Hidden is what is being written.
+        let name = entry.file_name().into_string().ok();
+        let Some(gpu) = name.filter(|name| !name.starts_with('.')) else {
+            continue;
+        };
+        let read = match entry.metadata() {
+            Ok(metadata) if metadata.is_file() && metadata.len() <= MOST_NOTE_BYTES => {
+                fs::read(entry.path())
+            }
+            Ok(_) => continue,
+            Err(error) => Err(error),
+        };
+        let text = match read {
+            Ok(text) => String::from_utf8_lossy(&text).into_owned(),
             // Whoever asked left meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => false,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        let name = entry.file_name().into_string().ok();
-        // Hidden is what is being written.
-        waiting.extend(name.filter(|name| is_empty && !name.starts_with('.')));
+        let taken_up = text
+            .strip_prefix(TAKEN_UP)
+            .map(|mark| mark.parse().unwrap_or_default());
+        if text.is_empty() || taken_up.is_some() {
+            waiting.push(Waiting { gpu, taken_up });
+        }
     }
     Ok(waiting)
 }
@@ -133,7 +204,33 @@ mod tests {
         fs::write(directory.join("GPU-a"), "").unwrap();
         fs::write(directory.join("GPU-b"), "answered").unwrap();
         fs::write(directory.join(".GPU-c.tmp"), "").unwrap();
-        assert_eq!(waiting(&directory).unwrap(), ["GPU-a"]);
+        let word = |gpu: &str, taken_up| Waiting {
+            gpu: gpu.to_owned(),
+            taken_up,
+        };
+        assert_eq!(waiting(&directory).unwrap(), [word("GPU-a", None)]);
+        // One that was taken up, and not answered, waits for the next driver.
+        for (note, expected) in [("17", 17), ("", 0), ("soon", 0)] {
+            fs::write(directory.join("GPU-a"), format!("{TAKEN_UP}{note}")).unwrap();
+            let expected = word("GPU-a", Some(expected));
+            assert_eq!(waiting(&directory).unwrap(), [expected]);
+        }
+    }
+
+    #[test]
+    fn of_two_who_ask_at_a_time_the_second_is_told_who_has_the_answer() {
+        let root = tempfile::tempdir().unwrap();
+        let path = directory(root.path()).join("GPU-a");
+        thread::scope(|scope| {
+            let asking = scope.spawn(|| say(root.path(), "GPU-a"));
+            let deadline = Instant::now() + LONGEST;
+            while !path.exists() && Instant::now() < deadline {
+                thread::yield_now();
+            }
+            files::remove(&path).unwrap();
+            let error = asking.join().unwrap().unwrap_err().to_string();
+            assert!(error.contains("somebody else asked"), "{error}");
+        });
     }
 
     #[test]

@@ -4,4 +4,7 @@
 pub mod eye;
 pub mod memory;
 pub mod mended;
+pub mod policy;
+mod postponed;
+pub mod telling;
 pub mod watcher;

@@ -16,10 +16,16 @@ use muster_device::{
     faults::{Catalogue, FaultClass, FaultState, KernelLog, Scope},
 };
 use muster_serve::Shutdown;
-use tokio::sync::watch;
+use tokio::{sync::watch, task::JoinHandle};
 
 use super::{eye::Eye, memory, mended};
-use crate::{inventory::KnownGpus, metrics::DriverMetrics, store::Store};
+use crate::{
+    driver::Handle,
+    inventory::KnownGpus,
+    metrics::DriverMetrics,
+    prepare::{DiskFailure, Input},
+    store::Store,
+};
 
 /// How long NVML is listened to at a time. It can be closed in between.
 const LISTEN: Duration = Duration::from_millis(200);
@@ -31,6 +37,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 /// How often it is kept how often something was seen, and how far the log was read.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
+/// For how long it is waited for the disk before what is new is told.
+const LONGEST_WRITE: Duration = Duration::from_secs(1);
 /// Time in which faults that come together are told together.
 const SETTLE: Duration = Duration::from_millis(50);
 
@@ -42,7 +50,7 @@ pub struct Settings {
     /// Where it is remembered.
     pub store: Store,
     /// What each XID means.
-    pub catalogue: Catalogue,
+    pub catalogue: watch::Receiver<Arc<Catalogue>>,
     /// The kernel's log.
     pub kernel_log: PathBuf,
     /// Where people say that a GPU is mended.
@@ -51,6 +59,8 @@ pub struct Settings {
     pub gpus: watch::Receiver<Option<KnownGpus>>,
     /// Receives what is wrong; has what was remembered.
     pub faults: watch::Sender<FaultState>,
+    /// Who prepares claims.
+    pub driver: Handle,
     /// What is counted.
     pub metrics: DriverMetrics,
 }
@@ -58,8 +68,13 @@ pub struct Settings {
 /// Starts to watch, until shutdown.
 pub fn spawn(settings: Settings, shutdown: &Shutdown) {
     let remembered = settings.faults.borrow().clone();
+    // Before any claim is prepared.
+    settings
+        .driver
+        .tell(Input::Faults(Arc::new(remembered.clone())));
     let eye = Arc::new(Eye::new(
         settings.backend,
+        settings.store.clone(),
         settings.catalogue,
         settings.gpus.clone(),
         remembered.clone(),
@@ -81,8 +96,10 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
         store: settings.store,
         gpus: settings.gpus,
         faults: settings.faults,
+        driver: settings.driver,
         metrics: settings.metrics,
         kept: remembered,
+        writing: None,
     };
     shutdown.spawn_until_stopped("keep and tell faults", keeper.run());
 }
@@ -106,7 +123,10 @@ fn listen(eye: &Eye, shutdown: &Shutdown) {
                 heard.is_broken
             }
             // Who lists the GPUs tells why.
-            Err(_) => true,
+            Err(_) => {
+                eye.heard(Vec::new());
+                true
+            }
         };
         if is_broken {
             thread::sleep(pause);
@@ -134,9 +154,9 @@ fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
             Ok((log, read)) => {
                 told.clear();
                 eye.read(read.lines);
-                if let Some(position) = log.position() {
-                    eye.state().read_log(position);
-                }
+                eye.read_log(log.position(), !read.has_more);
+                // What was overwritten may have been what an event waits for.
+                eye.log_is_read(!read.has_lost);
                 if read.has_lost {
                     eye.look.notify_one();
                 }
@@ -146,6 +166,7 @@ fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
                 }
             }
             Err(error) => {
+                eye.log_is_read(false);
                 let cause = error.to_string();
                 if told != cause {
                     tracing::warn!(file = %path.display(), cause, "the kernel's log cannot be read");
@@ -181,9 +202,12 @@ struct Keeper {
     store: Store,
     gpus: watch::Receiver<Option<KnownGpus>>,
     faults: watch::Sender<FaultState>,
+    driver: Handle,
     metrics: DriverMetrics,
     /// What is on the disk.
     kept: FaultState,
+    /// What is being written.
+    writing: Option<(JoinHandle<Result<(), DiskFailure>>, FaultState)>,
 }
 
 impl Keeper {
@@ -204,14 +228,33 @@ impl Keeper {
         }
     }
 
+    /// Writes it, and waits for that: what was told and is not on the disk would be taken back by a crash. But not for long: a disk that
+    /// hangs, or a lock that somebody has, keeps no GPU in use that is broken. One write is under way at a time.
     async fn keep(&mut self, state: &FaultState) {
-        if *state == self.kept {
-            return;
+        if self.writing.is_none() && *state != self.kept {
+            let (store, content) = (self.store.clone(), state.clone());
+            let write = move || memory::write(&store, &content);
+            self.writing = Some((tokio::task::spawn_blocking(write), state.clone()));
         }
-        let (store, content) = (self.store.clone(), state.clone());
-        let written = tokio::task::spawn_blocking(move || memory::write(&store, &content)).await;
+        let Some((writing, _)) = &mut self.writing else {
+            return;
+        };
+        let Ok(written) = tokio::time::timeout(LONGEST_WRITE, writing).await else {
+            tracing::warn!("faults of GPUs are not on the disk yet, and told all the same");
+            self.eye.news.notify_one();
+            return;
+        };
+        let content = self.writing.take().map(|(_, content)| content);
         match written {
-            Ok(Ok(())) => self.kept = state.clone(),
+            Ok(Ok(())) => {
+                let is_older = content.as_ref() != Some(state);
+                if let Some(content) = content {
+                    self.kept = content;
+                }
+                if is_older {
+                    self.eye.news.notify_one();
+                }
+            }
             // It is tried again with the next change, or after a while.
             Ok(Err(failure)) => tracing::warn!(%failure, "faults of GPUs are not kept"),
             Err(broken) => tracing::error!(%broken, "faults of GPUs are not kept"),
@@ -224,22 +267,26 @@ impl Keeper {
 
     fn tell(&self, state: FaultState) {
         self.count(&state);
-        self.faults.send_if_modified(|told| {
-            let is_new = outline(told) != outline(&state);
-            if is_new {
-                *told = state;
-            }
-            is_new
-        });
+        let is_new = outline(&self.faults.borrow()) != outline(&state);
+        if is_new {
+            // First, so that no claim is prepared that has a taint.
+            self.driver.tell(Input::Faults(Arc::new(state.clone())));
+            self.faults.send_replace(state);
+        }
     }
 }
 
-/// What is published: which GPU has what, not how often it was seen.
-fn outline(state: &FaultState) -> BTreeSet<(&str, FaultClass, Scope)> {
+/// What is published: which GPU has what, and why, not how often it was seen.
+type Outline<'a> = BTreeSet<(&'a str, FaultClass, Scope, Vec<&'a String>)>;
+
+fn outline(state: &FaultState) -> Outline<'_> {
     let gpus = state.gpus().iter();
     gpus.flat_map(|(uuid, faults)| {
         let all = faults.all().iter();
-        all.map(move |fault| (uuid.as_str(), fault.class, fault.scope))
+        all.map(move |fault| {
+            let causes: Vec<&String> = fault.causes.keys().collect();
+            (uuid.as_str(), fault.class, fault.scope, causes)
+        })
     })
     .collect()
 }

@@ -123,6 +123,11 @@ impl Machine {
             observed_generation: self.view.generation(),
             boot_id: self.config.boot_id.clone(),
             held,
+            // Told by somebody else, and never written here.
+            faults: object
+                .status
+                .as_ref()
+                .and_then(|status| status.faults.clone()),
         };
         (object.status.as_ref() != Some(&status)).then_some(status)
     }

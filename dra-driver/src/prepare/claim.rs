@@ -1,6 +1,6 @@
 //! A ResourceClaim, reduced to what this driver needs of it.
 
-use k8s_openapi::api::resource::v1::{DeviceAllocationResult, ResourceClaim};
+use k8s_openapi::api::resource::v1::{DeviceAllocationResult, DeviceToleration, ResourceClaim};
 use muster_cluster::{device_config, device_plugin};
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +52,40 @@ pub struct AllocatedDevice {
     pub device: String,
     /// Whether it was allocated for administrative access.
     pub admin_access: bool,
+    /// Taints that it was allocated in spite of, of those that keep what is new off a device.
+    pub tolerations: Vec<Toleration>,
+}
+
+/// A taint that is tolerated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Toleration {
+    /// Its key; `None`: whatever its key.
+    pub key: Option<String>,
+    /// Its value; `None`: whatever its value.
+    pub value: Option<String>,
+}
+
+impl Toleration {
+    /// As kube-scheduler reads it (`resource.k8s.io/v1`); `None` of one that is about other effects, or says what nobody knows.
+    fn read(toleration: &DeviceToleration) -> Option<Self> {
+        let about = toleration.effect.as_deref().unwrap_or_default();
+        if !matches!(about, "" | "NoSchedule") {
+            return None;
+        }
+        let key = toleration.key.clone().filter(|key| !key.is_empty());
+        let value = match toleration.operator.as_deref().unwrap_or("Equal") {
+            "Exists" => None,
+            "Equal" if key.is_some() => Some(toleration.value.clone().unwrap_or_default()),
+            _ => return None,
+        };
+        Some(Self { key, value })
+    }
+
+    /// Whether it is about this taint.
+    pub(super) fn tolerates(&self, key: &str, value: &str) -> bool {
+        self.key.as_deref().is_none_or(|own| own == key)
+            && self.value.as_deref().is_none_or(|own| own == value)
+    }
 }
 
 /// A claim without the fields that every stored object has.
@@ -97,6 +131,12 @@ impl Claim {
                         pool: result.pool.clone(),
                         device: result.device.clone(),
                         admin_access: result.admin_access.unwrap_or(false),
+                        tolerations: result
+                            .tolerations
+                            .iter()
+                            .flatten()
+                            .filter_map(Toleration::read)
+                            .collect(),
                     })
                     .collect()
             });
@@ -198,6 +238,67 @@ mod tests {
                 ("look".to_owned(), "gpu-4".to_owned(), true)
             ]
         );
+    }
+
+    #[test]
+    fn tolerations_are_read_as_kube_scheduler_reads_them() {
+        let read = |toleration: serde_json::Value| {
+            let toleration: DeviceToleration = serde_json::from_value(toleration).unwrap();
+            Toleration::read(&toleration)
+        };
+        let is_about = |toleration: serde_json::Value, key: &str, value: &str| {
+            read(toleration).is_some_and(|it| it.tolerates(key, value))
+        };
+        for (toleration, key, value, tolerates) in [
+            (serde_json::json!({"operator": "Exists"}), "a", "x", true),
+            (
+                serde_json::json!({"key": "a", "operator": "Exists"}),
+                "a",
+                "x",
+                true,
+            ),
+            (
+                serde_json::json!({"key": "a", "operator": "Exists"}),
+                "b",
+                "x",
+                false,
+            ),
+            (
+                serde_json::json!({"key": "a", "value": "x"}),
+                "a",
+                "x",
+                true,
+            ),
+            (
+                serde_json::json!({"key": "a", "value": "x"}),
+                "a",
+                "y",
+                false,
+            ),
+            (serde_json::json!({"key": "a"}), "a", "x", false),
+            (
+                serde_json::json!({"key": "a", "operator": "Exists", "effect": "NoSchedule"}),
+                "a",
+                "x",
+                true,
+            ),
+            (
+                serde_json::json!({"key": "a", "operator": "Exists", "effect": "NoExecute"}),
+                "a",
+                "x",
+                false,
+            ),
+            (
+                serde_json::json!({"key": "a", "operator": "Near"}),
+                "a",
+                "x",
+                false,
+            ),
+            (serde_json::json!({}), "", "", false),
+        ] {
+            let found = is_about(toleration.clone(), key, value);
+            assert_eq!(found, tolerates, "{toleration} {key}={value}");
+        }
     }
 
     #[test]

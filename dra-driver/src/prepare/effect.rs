@@ -6,7 +6,7 @@ use std::{
 };
 
 use muster_api::{NodeDevices, NodeDevicesStatus, Reason};
-use muster_device::{MigInstance, MigProfile, Placement};
+use muster_device::{MigInstance, MigProfile, Placement, faults::FaultState};
 
 use super::{
     claim::{Claim, ClaimRef},
@@ -90,6 +90,8 @@ pub enum Input {
     Tick,
     /// The devices of the node, at start and when they change. Nothing is prepared before.
     Inventory(Inventory),
+    /// What is wrong with the GPUs, at start and when that changes.
+    Faults(Arc<FaultState>),
     /// The watch shows this state of `NodeDevices`, or that there is none. May lag, may repeat.
     Observed(Option<Arc<NodeDevices>>),
     /// The kubelet wants a claim prepared. Answered by one [`Effect::Answer`].

@@ -1,8 +1,12 @@
 //! The machine: what is under way.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use muster_api::NodeDevicesStatus;
+use muster_device::faults::FaultState;
 
 use super::{
     claim::{Claim, ClaimRef},
@@ -67,6 +71,8 @@ impl Config {
 pub struct Machine {
     pub(super) config: Config,
     pub(super) inventory: Option<Inventory>,
+    /// What is wrong with the GPUs.
+    pub(super) faults: Arc<FaultState>,
     pub(super) view: View,
     pub(super) calls: BTreeMap<CallId, Call>,
     pub(super) queue: Queue,
@@ -147,6 +153,7 @@ impl Machine {
         Self {
             config,
             inventory: None,
+            faults: Arc::default(),
             view: View::Unknown,
             calls: BTreeMap::new(),
             queue: Queue {
@@ -198,6 +205,7 @@ impl Machine {
                 self.inventory = Some(inventory);
                 self.wake_waiting();
             }
+            Input::Faults(faults) => self.faults = faults,
             Input::Observed(object) => self.observed(object),
             Input::Prepare(call, claim) => self.prepare_called(call, claim),
             Input::Unprepare(call, claim) => self.unprepare_called(call, claim, &mut effects),

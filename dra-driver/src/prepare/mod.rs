@@ -35,12 +35,14 @@
 //! 6. What is in use is not given back.
 //! 7. A record answers only for the allocation that it was made for (`earlier`).
 //! 8. A slice is made only under its recorded intent, and its record goes only after it (`slice`).
+//! 9. Nothing is prepared anew on a device that a fault closes; what is prepared there stays (`faulty`).
 
 mod acknowledge;
 mod claim;
 mod disk;
 mod earlier;
 mod effect;
+mod faulty;
 mod injected_bug;
 mod looks;
 mod machine;
@@ -59,7 +61,7 @@ mod view;
 
 pub use muster_device::{Media, MigInstance, MigProfile, Placement, Process};
 
-pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim};
+pub use claim::{AllocatedDevice, Claim, ClaimRef, MalformedClaim, Toleration};
 pub use disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice, Slices, Unit};
 pub use effect::{
     Answer, CallId, DeviceFacts, DiskFailure, Effect, Fence, InUse, Input, Inventory, LiveSlices,

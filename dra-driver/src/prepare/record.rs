@@ -25,6 +25,8 @@ enum Verdict {
     Look(BTreeSet<String>),
     Wait(Refusal),
     Refuse(Refusal),
+    /// Refused at once, and the mark goes.
+    Leave(Refusal),
 }
 
 impl Machine {
@@ -148,6 +150,14 @@ impl Machine {
                     Verdict::Refuse(refusal) => {
                         (Vec::new(), After::Answer(id, Answer::Refused(refusal)))
                     }
+                    Verdict::Leave(refusal) => {
+                        let own = disk.records.get(&claim.reference.uid);
+                        let is_mark = own.is_some_and(|record| !record.holds());
+                        let uid = claim.reference.uid.clone();
+                        let writes = is_mark.then_some(Write::RemoveRecord(uid));
+                        let after = After::Answer(id, Answer::Refused(refusal));
+                        (writes.into_iter().collect(), after)
+                    }
                     Verdict::Wait(refusal) => self.wait_or_give_up(id, &refusal, disk),
                 }
             }
@@ -258,6 +268,9 @@ impl Machine {
         }
         if let Err(refusal) = self.may_prepare(id, claim, disk, effects) {
             return Verdict::Wait(refusal);
+        }
+        if let Err(refusal) = self.is_in_order(claim) {
+            return Verdict::Leave(refusal);
         }
         let mut record = match self.intended(claim, mark) {
             Ok(record) => record,

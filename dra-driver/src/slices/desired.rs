@@ -11,7 +11,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::api::resource::Quantity,
 };
-use muster_api::keys;
+use muster_api::keys::{self, TAINT_FAULT, TAINT_LINK_FAULT, TAINT_NODE_FAULT};
 use muster_cluster::quantity;
 use muster_device::{
     MigFacts, Placement,
@@ -41,12 +41,6 @@ pub const TAINT_FOREIGN_SLICE: &str = "gpu.muster.dev/foreign-slice";
 pub const TAINT_RECONFIGURING: &str = "gpu.muster.dev/reconfiguring";
 /// Taint key (NoSchedule) on devices that are not offered any more and may still be allocated, and on the others of their GPU.
 pub const TAINT_WITHDRAWN: &str = "gpu.muster.dev/withdrawn";
-/// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
-pub const TAINT_FAULT: &str = keys::TAINT_FAULT;
-/// Taint key (NoSchedule) on whole GPUs whose NVLinks have a fault: a claim that needs none may tolerate it. Its value is the class.
-pub const TAINT_LINK_FAULT: &str = keys::TAINT_LINK_FAULT;
-/// Taint key (NoSchedule) on all devices of a node that has to be started anew for one of them. Its value is the class.
-pub const TAINT_NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 /// Longest string attribute that the API server takes.
 const MAX_STRING_BYTES: usize = 64;
 

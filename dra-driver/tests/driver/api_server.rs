@@ -29,8 +29,12 @@ struct Objects {
     claims: BTreeMap<(String, String), Value>,
     node_devices: BTreeMap<String, Value>,
     slices: BTreeMap<String, Value>,
+    /// The FaultPolicy; `None`: they cannot be read.
+    policy: Option<Value>,
     /// How often one was created or replaced.
     slice_writes: usize,
+    /// Whether none may be.
+    refuses_slices: bool,
     events: Vec<Value>,
     /// That of the Node.
     capacity: Value,
@@ -64,6 +68,10 @@ impl ApiServer {
             .route(
                 "/apis/events.k8s.io/v1/namespaces/{namespace}/events",
                 axum::routing::post(create_event),
+            )
+            .route(
+                "/apis/muster.dev/v1alpha1/faultpolicies",
+                get(list_policies),
             )
             .route(muster, get(list_node_devices))
             .route(&format!("{muster}/{{name}}"), get(node_devices))
@@ -179,6 +187,35 @@ impl ApiServer {
     /// How often a slice was created or replaced.
     pub(crate) fn slice_writes(&self) -> usize {
         self.objects.lock().unwrap().slice_writes
+    }
+
+    /// Puts the rules of the FaultPolicy. `None`: policies cannot be read.
+    pub(crate) fn put_policy(&self, rules: Option<&Value>) {
+        let policy = rules.map(|rules| {
+            json!({
+                "apiVersion": "muster.dev/v1alpha1", "kind": "FaultPolicy",
+                "metadata": {"name": "cluster", "uid": "fp-1", "resourceVersion": "1"},
+                "spec": {"rules": rules},
+            })
+        });
+        self.objects.lock().unwrap().policy = policy;
+    }
+
+    /// From now on slices can be written, or not.
+    pub(crate) fn refuse_slices(&self, refuses: bool) {
+        self.objects.lock().unwrap().refuses_slices = refuses;
+    }
+
+    /// What the driver says of the GPUs: device and class of each fault.
+    pub(crate) fn told_faults(&self) -> Vec<(String, String)> {
+        let objects = self.objects.lock().unwrap();
+        let object = objects.node_devices.get("node-0");
+        let faults = object.and_then(|object| object.pointer("/status/faults"));
+        let faults = faults.and_then(Value::as_array).into_iter().flatten();
+        let text = |fault: &Value, field: &str| fault[field].as_str().unwrap().to_owned();
+        faults
+            .map(|fault| (text(fault, "device"), text(fault, "class")))
+            .collect()
     }
 
     /// Events: kind and name of what each is about, and its reason.
@@ -304,6 +341,9 @@ async fn create_slice(State(api): State<ApiServer>, Json(mut slice): Json<Value>
         &json!({"metadata": {"name": name, "uid": "s-1", "resourceVersion": "1"}}),
     );
     let mut objects = api.objects.lock().unwrap();
+    if objects.refuses_slices {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    }
     objects.slices.insert(name, slice.clone());
     objects.slice_writes += 1;
     Json(slice).into_response()
@@ -315,6 +355,9 @@ async fn replace_slice(
     Json(mut slice): Json<Value>,
 ) -> Response {
     let mut objects = api.objects.lock().unwrap();
+    if objects.refuses_slices {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable");
+    }
     objects.version += 1;
     let version = format!("s-{}", objects.version);
     let Some(stored) = objects.slices.get_mut(&name) else {
@@ -357,6 +400,13 @@ async fn list_node_devices(State(api): State<ApiServer>, parameters: Parameters)
     list(&parameters, &items)
 }
 
+async fn list_policies(State(api): State<ApiServer>, parameters: Parameters) -> Response {
+    match api.objects.lock().unwrap().policy.clone() {
+        Some(policy) => list(&parameters, &[policy]),
+        None => failure(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+    }
+}
+
 async fn node_devices(State(api): State<ApiServer>, Path(name): Path<String>) -> Response {
     let object = api.objects.lock().unwrap().node_devices.get(&name).cloned();
     found(object, "muster.dev", "nodedevices", &name)
@@ -374,7 +424,8 @@ async fn patch_status(
         return found(None, "muster.dev", "nodedevices", &name);
     };
     for precondition in ["/metadata/uid", "/metadata/resourceVersion"] {
-        if patch.pointer(precondition) != object.pointer(precondition) {
+        let asked = patch.pointer(precondition);
+        if asked.is_some_and(|asked| Some(asked) != object.pointer(precondition)) {
             return failure(StatusCode::CONFLICT, "Conflict");
         }
     }

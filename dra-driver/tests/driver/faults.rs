@@ -1,6 +1,6 @@
 //! Faults that the driver hears of, as it publishes them.
 
-use std::{cell::Cell, fs};
+use std::{cell::Cell, fs, io::Write};
 
 use nvidia_ml_mock::{Board, Event};
 
@@ -62,6 +62,68 @@ async fn a_fault_taints_its_gpu_over_a_crash_and_until_a_reboot_after_which_it_i
     assert_eq!(node.api.published(), BOTH);
 }
 
+/// What the log says after that is new.
+async fn watched_once(node: &mut Node) {
+    fs::write(node.path("kmsg"), "6,0,1,-;NVRM: loading\n").unwrap();
+    node.start().await;
+    let is_kept = || {
+        let remembered = fs::read_to_string(node.path("state/faults.json"));
+        remembered.is_ok_and(|text| text.contains("\"isLogOld\":false"))
+    };
+    node.eventually("the log is read", is_kept).await;
+    node.crash();
+}
+
+#[tokio::test]
+async fn what_was_logged_before_the_first_start_is_an_anomaly_unless_the_gpu_says_otherwise() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = |index: usize| board.gpus[index].pci_bus_id[4..14].to_lowercase();
+    let log = format!(
+        "4,1,1,-;NVRM: Xid (PCI:{}): 79, GPU has fallen off the bus.\n4,2,2,-;NVRM: Xid (PCI:{}): 48, x\n",
+        place(0),
+        place(1)
+    );
+    fs::write(node.path("kmsg"), log).unwrap();
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    let remembered = || fs::read_to_string(node.path("state/faults.json")).unwrap_or_default();
+    node.eventually("both were looked at", || {
+        let text = remembered();
+        text.contains("XID 79, earlier") && text.contains("XID 48, earlier")
+    })
+    .await;
+    assert!(node.api.tainted(FAULT).is_empty());
+    assert!(node.api.tainted(NODE_FAULT).is_empty());
+    // It still has to be reset.
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    // What is logged from now on is new.
+    let more = format!("4,3,3,-;NVRM: Xid (PCI:{}): 79, x\n", place(0));
+    let mut file = fs::OpenOptions::new()
+        .append(true)
+        .open(node.path("kmsg"))
+        .unwrap();
+    file.write_all(more.as_bytes()).unwrap();
+    node.eventually("the node is closed", || {
+        node.api.tainted(NODE_FAULT) == BOTH
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_gpu_that_was_to_be_reset_and_is_not_any_more_is_free_without_a_word() {
+    let mut node = Node::started().await;
+    let sick = node.gpu("gpu-1").await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    node.change(|state| state.card(&sick).recovery_action = 0);
+    node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
+        .await;
+}
+
 #[tokio::test]
 async fn what_the_kernel_said_while_nobody_listened_is_heard_and_what_a_program_says_is_not() {
     let mut node = Node::new().await;
@@ -72,6 +134,7 @@ async fn what_the_kernel_said_while_nobody_listened_is_heard_and_what_a_program_
         "4,1,1,-;NVRM: Xid (PCI:{first}): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n\
          12,2,2,-;NVRM: Xid (PCI:{second}): 48, a program says so\n"
     );
+    watched_once(&mut node).await;
     fs::write(node.path("kmsg"), log).unwrap();
     node.start().await;
     node.eventually("the node is closed", || {
@@ -89,6 +152,7 @@ async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gp
     let place = board.gpus[0].pci_bus_id[4..14].to_lowercase();
     // In no table: it stays until a person has looked.
     let line = |sequence: u32| format!("4,{sequence},1,-;NVRM: Xid ({place}): 9999, x\n");
+    watched_once(&mut node).await;
     fs::write(node.path("kmsg"), line(1)).unwrap();
     node.start().await;
     let sick = node.gpu("gpu-0").await;
@@ -126,4 +190,130 @@ async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gp
         "{told}"
     );
     assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
+}
+
+#[tokio::test]
+async fn a_taint_that_could_not_be_published_is_published_once_it_can_and_the_controller_is_told() {
+    let mut node = Node::new().await;
+    node.api.permit(1, &serde_json::json!([]));
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    node.api.refuse_slices(true);
+    node.change(|state| state.card(&sick).recovery_action = 2);
+    let told = |class: &str| [("gpu-1".to_owned(), class.to_owned())];
+    node.eventually("the controller is told", || {
+        node.api.told_faults() == told("Reboot")
+    })
+    .await;
+    assert!(node.api.tainted(FAULT).is_empty(), "slices are refused");
+    let event = ("Node", "node-0", "GpuFault");
+    let event = (event.0.to_owned(), event.1.to_owned(), event.2.to_owned());
+    node.eventually("an Event tells people", || {
+        node.api.events() == [event.clone()]
+    })
+    .await;
+    node.api.refuse_slices(false);
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    assert_eq!(node.api.tainted(NODE_FAULT), BOTH);
+    // Nobody is told twice.
+    node.crash();
+    node.start().await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    assert_eq!(node.api.events(), [event]);
+    assert_eq!(node.api.told_faults(), told("Reboot"));
+}
+
+#[tokio::test]
+async fn a_claim_on_a_gpu_that_a_fault_closes_is_refused_and_one_that_runs_there_is_not() {
+    let mut node = Node::new().await;
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    node.api.allocate("before", &["gpu-1"]);
+    let prepared = node.prepare("before").await;
+    assert_eq!(prepared.error, "", "{prepared:?}");
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    let again = node.prepare("before").await;
+    assert_eq!(again.error, "", "what is prepared stays: {again:?}");
+    node.api.allocate("late", &["gpu-1"]);
+    let refused = node.prepare("late").await;
+    assert!(refused.error.contains("DeviceFaulty"), "{refused:?}");
+}
+
+#[tokio::test]
+async fn what_a_fault_means_the_administrator_says_also_while_the_api_server_is_away() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = board.gpus[1].pci_bus_id[4..14].to_lowercase();
+    let log = |node: &Node, sequence: u32, xid: u32| {
+        let line = format!("4,{sequence},1,-;NVRM: Xid (PCI:{place}): {xid}, x\n");
+        let file = fs::OpenOptions::new().append(true).open(node.path("kmsg"));
+        file.unwrap().write_all(line.as_bytes()).unwrap();
+    };
+    let text = |node: &Node, file: &str| fs::read_to_string(node.path(file)).unwrap_or_default();
+    // What no driver understands costs nothing else.
+    node.api.put_policy(Some(&serde_json::json!([
+        {"xid": 109, "class": "Sinking"},
+        {"xid": 48, "class": "Info"},
+    ])));
+    fs::write(node.path("kmsg"), "6,0,1,-;NVRM: loading\n").unwrap();
+    node.start().await;
+    node.eventually("the log is read and the policy is kept", || {
+        let is_read = text(&node, "state/faults.json").contains("\"isLogOld\":false");
+        is_read && text(&node, "state/fault-policy.json").contains("Sinking")
+    })
+    .await;
+    node.crash();
+    node.api.put_policy(None);
+    node.start().await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    log(&node, 1, 48);
+    node.eventually("it is seen", || {
+        text(&node, "state/faults.json").contains("XID 48")
+    })
+    .await;
+    assert!(node.api.tainted(FAULT).is_empty(), "it is an anomaly here");
+    log(&node, 2, 109);
+    node.eventually("the other is what it is everywhere", || {
+        node.api.tainted(FAULT) == ["gpu-1"]
+    })
+    .await;
+}
+
+/// Five seconds of ten thousand events a second, of an application that fails in a loop, and a fault of another GPU among the last of them.
+#[tokio::test]
+async fn a_storm_in_the_log_hides_no_fault_and_costs_no_memory() {
+    let mut node = Node::new().await;
+    let board = Board::named("t4-2").unwrap();
+    let place = |index: usize| board.gpus[index].pci_bus_id[4..14].to_lowercase();
+    watched_once(&mut node).await;
+    node.start().await;
+    node.eventually("both are published", || node.api.published() == BOTH)
+        .await;
+    let before = node.peak_memory_bytes();
+    let mut storm = String::new();
+    for sequence in 1..=50_000 {
+        let (place, xid) = match sequence {
+            49_000 => (place(1), 48),
+            _ => (place(0), 13 + 18 * (sequence % 2)),
+        };
+        storm += &format!("4,{sequence},1,-;NVRM: Xid (PCI:{place}): {xid}, pid=1, x\n");
+    }
+    let mut log = fs::OpenOptions::new()
+        .append(true)
+        .open(node.path("kmsg"))
+        .unwrap();
+    log.write_all(storm.as_bytes()).unwrap();
+    node.eventually("the fault is seen", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
+    let grown = node.peak_memory_bytes() - before;
+    assert!(grown < 64 * 1_024 * 1_024, "{grown} bytes");
+    let remembered = fs::metadata(node.path("state/faults.json")).unwrap().len();
+    assert!(remembered < 64 * 1_024, "{remembered} bytes");
 }

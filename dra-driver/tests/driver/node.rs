@@ -145,6 +145,16 @@ impl Node {
         }
     }
 
+    /// The most memory that the driver has had since it started, in bytes.
+    pub(crate) fn peak_memory_bytes(&self) -> u64 {
+        let id = self.driver.as_ref().unwrap().id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let mut lines = status.lines();
+        let peak = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        let kibibytes = peak.trim().strip_suffix(" kB").unwrap();
+        kibibytes.parse::<u64>().unwrap() * 1_024
+    }
+
     /// Where the kubelet looks.
     pub(crate) fn registration_socket(&self) -> PathBuf {
         self.path("r/gpu.muster.dev@reg.sock")

@@ -42,8 +42,8 @@ pub use recorded::{
     RecordedProfile, RecordedUse, Recording,
 };
 pub use state::{
-    Card, ComputeInstance, Event, Failure, GpuInstance, Hang, MOST_EVENTS, Placement, Process,
-    RemappedRows, State,
+    Card, ComputeInstance, CountedErrors, Event, Failure, GpuInstance, Hang, MOST_EVENTS,
+    Placement, Process, RemappedRows, State,
 };
 pub use state_file::{STATE_FILE, STATE_VARIABLE, StateFile};
 pub use stated::Stated;

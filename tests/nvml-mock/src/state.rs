@@ -90,6 +90,8 @@ pub struct Card {
     pub recovery_action: u32,
     /// Rows of memory that were replaced.
     pub remapped_rows: RemappedRows,
+    /// Errors that it has counted since its driver was loaded.
+    pub counted_errors: CountedErrors,
     /// It has no memory of its own, as GB10: questions for it answer `NOT_SUPPORTED`.
     pub has_no_memory: bool,
 }
@@ -145,6 +147,18 @@ pub struct RemappedRows {
     pub is_pending: bool,
     /// A row could not be replaced.
     pub has_failed: bool,
+}
+
+/// Errors that a card has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields, default)]
+pub struct CountedErrors {
+    /// Of its memory, corrected.
+    pub corrected_ecc: u64,
+    /// Of its memory, and not corrected.
+    pub uncorrected_ecc: u64,
+    /// Packets that its NVLinks sent again.
+    pub link_replays: u32,
 }
 
 /// Calls that hang.

@@ -211,8 +211,8 @@ fn the_first_install_only_observes() {
         }
     }
     assert_eq!(
-        webhooks, 8,
-        "pods twice, jobs, claims, templates of claims, teams, cohorts, flavors"
+        webhooks, 9,
+        "pods twice, jobs, claims, templates of claims, teams, cohorts, flavors, fault policies"
     );
     let controller = object(&objects, "Deployment", "muster-controller").to_string();
     assert!(controller.contains("--mode=observe"));
@@ -520,8 +520,8 @@ fn the_driver_may_read_and_write_what_it_does_and_nothing_else() {
         .collect();
     let expected = [
         "events: create",
+        "faultpolicies nodedevices: get list watch",
         "nodedevices/status: patch",
-        "nodedevices: get list watch",
         "nodes: get",
         "resourceclaims: get list",
         "resourceslices: list watch create update delete",

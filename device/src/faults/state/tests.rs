@@ -2,8 +2,8 @@
 
 use super::{
     super::{
-        Catalogue, Cause, GpuEvent, GpuEventKind, Proof, Scope, fault::LINKS_SETTLE_SECONDS,
-        observation::of_xid,
+        Cause, Condition, Errors, GpuEvent, GpuEventKind, Meaning, Repeat, Rule, RuleKey, Scope,
+        fault::LINKS_SETTLE_SECONDS, observation::of_xid,
     },
     *,
 };
@@ -159,7 +159,7 @@ fn a_gpu_that_is_to_be_exchanged_keeps_the_node_closed_until_the_reboot_and_no_l
         row_remap_failure: Some(true),
         ..Condition::default()
     };
-    let _ = state.look("GPU-a", &broken, &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &broken, &known, NOW);
     let mark = state.boot_mark();
     assert_eq!(
         recovered(&mut state, "GPU-a", Proof::Reboot, mark, &broken),
@@ -359,18 +359,26 @@ fn nvlinks_that_were_active_and_are_not_any_more_are_a_fault_until_the_machine_i
     };
     let mut state = FaultState::default();
     state.begin_boot("one");
-    let _ = state.look("GPU-a", &links(18), &known, NOW);
-    assert_eq!(state.look("GPU-a", &links(18), &known, NOW), Change::None);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW);
+    assert_eq!(
+        state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW),
+        Change::None
+    );
     assert_eq!(state.link_fault("GPU-a", None), None);
-    assert_eq!(state.look("GPU-a", &links(16), &known, NOW), Change::None);
+    assert_eq!(
+        state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, NOW),
+        Change::None
+    );
     let settled = NOW + LINKS_SETTLE_SECONDS;
-    let look = |state: &mut FaultState| state.look("GPU-a", &links(16), &known, settled);
+    let look = |state: &mut FaultState| {
+        state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, settled)
+    };
     assert_eq!(look(&mut state), Change::New);
     assert_eq!(look(&mut state), Change::None);
     assert!(state.link_fault("GPU-a", None).is_some());
     state.begin_boot("two");
     assert!(state.link_fault("GPU-a", None).is_some());
-    let _ = state.look("GPU-a", &links(16), &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, NOW);
     assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
 }
 
@@ -383,7 +391,7 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
             active_links: links,
             ..Condition::default()
         };
-        let _ = state.look("GPU-a", &condition, &known, now);
+        let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
         state.link_fault("GPU-a", None).is_some()
     };
     assert!(!look(Some(18), NOW));
@@ -412,7 +420,7 @@ fn what_a_person_found_in_order_is_over_whatever_its_class_and_its_links_are_wha
         ..Condition::default()
     };
     let mut state = FaultState::default();
-    let _ = state.look("GPU-a", &links(18), &known, NOW);
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(18), &known, NOW);
     for class in FaultClass::ALL {
         let seen = Observation {
             class,
@@ -427,7 +435,7 @@ fn what_a_person_found_in_order_is_over_whatever_its_class_and_its_links_are_wha
         Ok(FaultClass::ALL.len())
     );
     for now in [NOW, NOW + 10 * LINKS_SETTLE_SECONDS] {
-        let _ = state.look("GPU-a", &links(16), &known, now);
+        let _ = state.look(&Catalogue::shipped(), "GPU-a", &links(16), &known, now);
     }
     assert_eq!(state.link_fault("GPU-a", None), None);
     assert_eq!(state.gpus()["GPU-a"].best_links(), Some(16));
@@ -521,6 +529,396 @@ fn s7_severity_falls_only_by_a_validated_recovery_that_is_newer_than_the_fault()
             let expected = seen.iter().map(|(class, _)| *class).filter(is_meant).max();
             let actual = class(&state, "GPU-a", None);
             assert_eq!(actual, expected, "seed {seed}, step {step}");
+        }
+    }
+}
+
+/// Three times within an hour it is to be exchanged.
+fn counting() -> Catalogue {
+    let repeat = Repeat {
+        count: 3,
+        within_seconds: 3_600,
+        class: FaultClass::Retire,
+        burst_seconds: 60,
+    };
+    let rule = Rule {
+        repeat: Some(repeat),
+        ..Rule::from(Meaning::Class(FaultClass::Reset))
+    };
+    Catalogue::shipped().with_rules(&[(RuleKey::xid(48), rule)])
+}
+
+#[test]
+fn what_comes_again_and_again_is_worse_and_restarts_forget_no_occurrence() {
+    let known = known(&["GPU-a", "GPU-b"]);
+    let catalogue = counting();
+    let mut state = FaultState::default();
+    let fine = Condition::default();
+    for (occurrence, expected) in [
+        (0, FaultClass::Reset),
+        (1, FaultClass::Reset),
+        (2, FaultClass::Retire),
+    ] {
+        let now = NOW + 600 * occurrence;
+        // Each is many events, and is mended in between; that is no end of the count.
+        for second in 0..10 {
+            let _ = state.observe_by(&catalogue, &gpu("GPU-a"), xid(48), &known, now + second);
+        }
+        assert_eq!(class(&state, "GPU-a", None), Some(expected), "{occurrence}");
+        let mark = state.mark();
+        let _ = recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine);
+        state = restarted(&state);
+    }
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Retire));
+    assert_eq!(class(&state, "GPU-b", None), None);
+    let message = state.fault("GPU-a", None).unwrap().message();
+    assert!(
+        message.contains("XID 48 3 times within 3600 s"),
+        "{message}"
+    );
+    // A person found it in order: it begins anew.
+    let mark = state.mark();
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Operator, mark, &fine),
+        Ok(1)
+    );
+    let later = NOW + 3 * 600;
+    let _ = state.observe_by(&catalogue, &gpu("GPU-a"), xid(48), &known, later);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+}
+
+#[test]
+fn what_lasts_comes_once_however_often_it_is_looked_at() {
+    let known = known(&["GPU-a"]);
+    let rule = Rule {
+        repeat: Some(Repeat {
+            count: 2,
+            within_seconds: 3_600,
+            class: FaultClass::Unknown,
+            burst_seconds: 10,
+        }),
+        ..Rule::from(Meaning::Class(FaultClass::Info))
+    };
+    let key = RuleKey::Signal(super::super::Signal::Throttled);
+    let catalogue = Catalogue::shipped().with_rules(&[(key, rule)]);
+    let hot = Condition {
+        is_throttled: Some(true),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    for look in 0..100 {
+        let _ = state.look(&catalogue, "GPU-a", &hot, &known, NOW + 10 * look);
+    }
+    assert_eq!(class(&state, "GPU-a", None), None);
+}
+
+#[test]
+fn what_was_logged_before_anybody_watched_is_nothing_until_the_gpu_was_looked_at() {
+    let known = known(&["GPU-a", "GPU-b", "GPU-c"]);
+    let mut state = FaultState::default();
+    state.begin_boot("one");
+    state.begin_first();
+    assert!(state.is_log_old());
+    for uuid in ["GPU-a", "GPU-b"] {
+        state.observe_old(&gpu(uuid), xid(79), &known, NOW);
+        state.observe_old(&gpu(uuid), xid(13), &known, NOW);
+    }
+    state.log_is_read();
+    let mut state = restarted(&state);
+    assert!(!state.is_log_old());
+    assert_eq!(state.node_fault(|_| true), None);
+    // One answers, and the other is gone.
+    assert!(state.is_unconfirmed("GPU-a", &known) && !state.is_unconfirmed("GPU-c", &known));
+    assert_eq!(state.confirm("GPU-a", &known, false), Change::New);
+    assert_eq!(class(&state, "GPU-a", None), None);
+    let anomalies = state.gpus()["GPU-a"].all();
+    let classes: Vec<FaultClass> = anomalies.iter().map(|fault| fault.class).collect();
+    assert_eq!(classes, [FaultClass::Info, FaultClass::App]);
+    assert_eq!(anomalies[0].message(), "XID 79, earlier");
+    assert_eq!(state.confirm("GPU-b", &known, true), Change::New);
+    assert_eq!(class(&state, "GPU-b", None), Some(FaultClass::Reboot));
+    assert_eq!(state.confirm("GPU-b", &known, true), Change::None);
+    // What is seen from now on is new, also of the first.
+    let _ = state.observe(&gpu("GPU-a"), xid(79), &known, NOW);
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn a_fault_that_is_known_by_a_place_alone_is_not_the_fault_of_what_is_there_after_a_reboot() {
+    let none = KnownAddresses::default();
+    let place = PciAddress::parse("0000:01:00").unwrap();
+    let seen = || {
+        let mut state = FaultState::default();
+        state.begin_boot("one");
+        let _ = state.observe(&Device::Address(place), xid(54), &none, NOW);
+        let _ = state.observe(&gpu("GPU-unlisted"), xid(54), &none, NOW);
+        state
+    };
+    let known = known(&["GPU-new"]);
+    let mut same_boot = seen();
+    assert_eq!(same_boot.adopt(&known), Change::New);
+    assert_eq!(
+        class(&same_boot, "GPU-new", None),
+        Some(FaultClass::Unknown)
+    );
+    let mut exchanged = seen();
+    exchanged.begin_boot("two");
+    assert_eq!(exchanged.adopt(&known), Change::None);
+    assert_eq!(class(&exchanged, "GPU-new", None), None);
+    assert_eq!(exchanged.confirm("GPU-new", &known, false), Change::New);
+    assert_eq!(class(&exchanged, "GPU-new", None), None);
+    // The UUID is a name for good.
+    assert!(exchanged.waiting().contains_key("GPU-unlisted"));
+    let mut gone = seen();
+    gone.begin_boot("two");
+    assert_eq!(gone.unconfirmed().len(), 1);
+    gone.begin_boot("three");
+    assert!(
+        gone.unconfirmed().is_empty(),
+        "nothing was there for a boot"
+    );
+}
+
+#[test]
+fn so_much_that_is_old_waits_and_no_more() {
+    let mut state = FaultState::default();
+    for number in 0..=MOST_WAITING {
+        let name = format!("GPU-{number}");
+        state.observe_old(&gpu(&name), xid(79), &KnownAddresses::default(), NOW);
+    }
+    assert_eq!(
+        (state.unconfirmed().len(), state.unattributed()),
+        (MOST_WAITING, 1)
+    );
+    assert_eq!(state.forget("GPU-0"), 1);
+}
+
+/// Looks at `GPU-a`, which has so many active links and link errors, and applies what is proved.
+fn looked(state: &mut FaultState, links: u32, errors: u64, now: i64) -> usize {
+    let known = known(&["GPU-a"]);
+    let condition = Condition {
+        recovery_action: Some(0),
+        active_links: Some(links),
+        errors: Errors {
+            links: Some(errors),
+            ..Errors::default()
+        },
+        ..Condition::default()
+    };
+    let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
+    let best_links = state.gpus()["GPU-a"].best_links();
+    let validation = Validation {
+        condition: &condition,
+        has_fabric: true,
+        best_links,
+    };
+    let proved = state.proved("GPU-a", &condition, now);
+    proved
+        .iter()
+        .map(|recovery| state.recover("GPU-a", recovery, &validation).unwrap_or(0))
+        .sum()
+}
+
+#[test]
+fn nvlinks_that_have_worked_for_a_while_after_the_fault_are_mended() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 5);
+    for (links, errors, after, mended) in [
+        // It is seen for the first time after the fault.
+        (18, 0, 10, 0),
+        (18, 0, 309, 0),
+        // An error in between: it begins anew.
+        (18, 1, 310, 0),
+        (18, 1, 320, 0),
+        (18, 1, 619, 0),
+        // So do links that go.
+        (17, 1, 620, 0),
+        (18, 1, 630, 0),
+        (18, 1, 929, 0),
+        (18, 1, 930, 2),
+    ] {
+        let found = looked(&mut state, links, errors, NOW + after);
+        assert_eq!(found, mended, "after {after} s");
+    }
+    assert_eq!(state.link_fault("GPU-a", None), None);
+}
+
+#[test]
+fn a_fault_of_links_that_comes_while_they_seem_to_work_begins_it_anew() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    let _ = looked(&mut state, 18, 0, NOW + 10);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 200);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 310), 0);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 609), 0);
+    assert_eq!(looked(&mut state, 18, 0, NOW + 610), 1);
+}
+
+#[test]
+fn a_gpu_that_was_to_be_reset_and_is_not_any_more_was_reset_and_what_is_newer_stays() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let acting = |action| Condition {
+        recovery_action: action,
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    let look = |state: &mut FaultState, condition: &Condition| {
+        let _ = state.look(&catalogue, "GPU-a", condition, &known, NOW);
+        state.proved("GPU-a", condition, NOW)
+    };
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    let proved = look(&mut state, &acting(Some(0)));
+    assert!(proved.is_empty(), "it never said so");
+    assert!(look(&mut state, &acting(Some(1))).is_empty());
+    let mut state = restarted(&state);
+    let proved = look(&mut state, &acting(None));
+    assert!(proved.is_empty(), "who says nothing");
+    let _ = state.observe(&gpu("GPU-a"), xid(95), &known, NOW);
+    // All of the class is as new as what came since: it may be after the reset.
+    let fine = acting(Some(0));
+    assert!(look(&mut state, &fine).is_empty());
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reset));
+    // The next reset is after that.
+    let _ = look(&mut state, &acting(Some(4)));
+    let proved = look(&mut state, &fine);
+    assert_eq!(proved.len(), 1);
+    assert_eq!(proved[0].proof, Proof::Reset);
+    let mark = proved[0].mark;
+    assert_eq!(
+        recovered(&mut state, "GPU-a", Proof::Reset, mark, &fine),
+        Ok(1)
+    );
+    assert_eq!(class(&state, "GPU-a", None), None);
+}
+
+#[test]
+fn a_gpu_that_wants_the_machine_started_anew_is_not_mended_by_wanting_nothing() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    for action in [1, 2, 0] {
+        let condition = Condition {
+            recovery_action: Some(action),
+            ..Condition::default()
+        };
+        let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+        let proved = state.proved("GPU-a", &condition, NOW);
+        assert!(proved.is_empty(), "{action}");
+    }
+    assert_eq!(class(&state, "GPU-a", None), Some(FaultClass::Reboot));
+}
+
+#[test]
+fn a_contained_fault_waits_for_its_slice_to_be_idle() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), in_slice(94, FIRST), &known, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    assert_eq!(state.waits_for_idle("GPU-a"), [Scope::Slice(FIRST)]);
+    assert!(state.waits_for_idle("GPU-b").is_empty());
+}
+
+/// Ten thousand events a second for five seconds, of all GPUs of a node and all kinds.
+#[test]
+fn a_storm_costs_memory_by_what_can_be_wrong_and_little_time() {
+    let uuids: Vec<String> = (0..16).map(|index| format!("GPU-{index}")).collect();
+    let names: Vec<&str> = uuids.iter().map(String::as_str).collect();
+    let known = known(&names);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    let begun = std::time::Instant::now();
+    let mut largest = 0;
+    for second in 0..5_i64 {
+        for event in 0..10_000_u32 {
+            let uuid = names[event as usize % names.len()];
+            let place = Placement {
+                start: event % 8,
+                size: 1,
+            };
+            let seen = of_xid(event % 180, Some(1), &catalogue, None, |_| Some(place));
+            let _ = state.observe_by(&catalogue, &gpu(uuid), seen, &known, NOW + second);
+        }
+        largest = largest.max(serde_json::to_vec(&state).unwrap().len());
+    }
+    let took = begun.elapsed();
+    // 16 GPUs, 8 classes, 9 places, 17 causes.
+    assert!(largest < 16 * 8 * 9 * 17 * 48, "{largest} bytes");
+    // Not optimised, on a machine that does other things as well.
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+}
+
+/// S7, of resets that nobody sees: whatever is seen and looked at in whatever order, a fault of the class Reset is over only after a look at
+/// which the driver still wanted a reset, and no more at a later one, with nothing of the class seen since the first.
+#[test]
+fn s7_a_reset_is_believed_only_of_faults_that_are_older_than_the_last_wish_for_it() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let error = xid(48);
+    for seed in 1..200_u64 {
+        let mut random = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut next = |below: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random % below
+        };
+        let mut state = FaultState::default();
+        // The model, by steps: what was seen last of the class, when a reset was last wanted, and whether that is a cause already.
+        let (mut seen, mut wanted, mut is_cause) = (None, None, false);
+        for step in 0..200_usize {
+            let action = match next(6) {
+                0 => {
+                    let _ = state.observe(&gpu("GPU-a"), error, &known, NOW);
+                    seen = Some(step);
+                    continue;
+                }
+                1 => {
+                    state = restarted(&state);
+                    continue;
+                }
+                2 => None,
+                3 => Some(1),
+                4 => Some(2),
+                _ => Some(0),
+            };
+            let condition = Condition {
+                recovery_action: action,
+                ..Condition::default()
+            };
+            let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+            for recovery in state.proved("GPU-a", &condition, NOW) {
+                let _ = recovered(
+                    &mut state,
+                    "GPU-a",
+                    recovery.proof,
+                    recovery.mark,
+                    &condition,
+                );
+            }
+            match action {
+                Some(1) => {
+                    if !is_cause {
+                        (seen, is_cause) = (Some(step), true);
+                    }
+                    wanted = Some(step);
+                }
+                Some(2) => wanted = None,
+                Some(0) if seen.is_some() && wanted.is_some() && seen <= wanted => {
+                    (seen, wanted, is_cause) = (None, None, false);
+                }
+                _ => {}
+            }
+            let faults = state.gpus().get("GPU-a");
+            let is_there = faults.is_some_and(|faults| {
+                let mut all = faults.all().iter();
+                all.any(|fault| fault.class == FaultClass::Reset)
+            });
+            assert_eq!(is_there, seen.is_some(), "seed {seed}, step {step}");
         }
     }
 }

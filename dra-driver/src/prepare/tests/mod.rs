@@ -5,6 +5,7 @@ mod acknowledgement;
 mod bursts;
 mod earlier;
 mod exclusivity;
+mod faulty;
 mod node;
 mod orphans;
 mod permits;
@@ -65,6 +66,7 @@ fn claim(uid: &str, devices: &[&str]) -> Claim {
         pool: "node-0".to_owned(),
         device: (*name).to_owned(),
         admin_access: false,
+        tolerations: Vec::new(),
     };
     Claim {
         reference: reference(uid),

@@ -1,13 +1,17 @@
 //! How a GPU fares.
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     field_id::{
-        NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_REMAPPED_COR,
-        NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_REMAPPED_UNC,
+        NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+        NVML_FI_DEV_REMAPPED_COR, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
+        NVML_FI_DEV_REMAPPED_UNC,
     },
-    nvmlDevice_t, nvmlFieldValue_t, nvmlValue_t, nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
+    nvmlDevice_t, nvmlEccCounterType_t, nvmlFieldValue_t,
+    nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
+    nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvmlMemoryErrorType_t,
+    nvmlValue_t, nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
 };
 
 use super::{get, put};
@@ -40,6 +44,23 @@ export! {
         Ok(())
     }
 
+    // The card counts since its driver was loaded, and for good, alike.
+    fn nvmlDeviceGetTotalEccErrors(
+        device: nvmlDevice_t,
+        error: nvmlMemoryErrorType_t,
+        _counter: nvmlEccCounterType_t,
+        count: *mut c_ulonglong,
+    ) {
+        let machine = Machine::now()?;
+        let target = machine.target(device)?;
+        let errors = machine.card(&target.gpu).map(|card| card.counted_errors).unwrap_or_default();
+        match error {
+            nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED => put(count, errors.corrected_ecc),
+            nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED => put(count, errors.uncorrected_ecc),
+            _ => Err(INVALID_ARGUMENT),
+        }
+    }
+
     fn nvmlDeviceGetRemappedRows(
         device: nvmlDevice_t,
         correctable: *mut c_uint,
@@ -62,6 +83,10 @@ impl Machine {
             NVML_FI_DEV_GET_GPU_RECOVERY_ACTION => {
                 let card = self.card(&target.gpu);
                 Ok(card.map_or(0, |card| card.recovery_action))
+            }
+            NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL => {
+                let card = self.card(&target.gpu);
+                Ok(card.map_or(0, |card| card.counted_errors.link_replays))
             }
             NVML_FI_DEV_REMAPPED_COR => Ok(self.remapped_rows(target)?.correctable),
             NVML_FI_DEV_REMAPPED_UNC => Ok(self.remapped_rows(target)?.uncorrectable),
