@@ -110,7 +110,7 @@ impl Leader {
             time,
         );
         loop {
-            let next_poll = work.next_poll();
+            let next_turn = work.next_turn();
             let mut is_news = true;
             tokio::select! {
                 biased;
@@ -127,7 +127,8 @@ impl Leader {
                 change = feed.next() => work.observe(change?, &mut feed),
                 Ok(()) = extender.changed() => {}
                 Ok(()) = scheduler_is_away.changed() => {}
-                () = tokio::time::sleep_until(next_poll) => {}
+                // What is due by then the machine says itself. That another call may be sent is nothing to decide.
+                () = tokio::time::sleep_until(next_turn) => is_news = false,
             }
             // Else there is room for the next write, and nothing to decide. One answer after the other puts off nothing that is due.
             if is_news || work.is_due() || work.has_rested_long() {

@@ -298,10 +298,9 @@ impl Machine {
             is_same && !after.is_over
         });
         for pod in before.iter().chain(&after) {
+            // Whatever else is read of it the index tells of ([`Machine::gather`]).
             if is_news {
                 self.agenda.pod(pod.uid);
-            } else {
-                self.agenda.gang_of_pod(pod.uid);
             }
             if let (Some(node), true) = (pod.node, is_news)
                 && goes_on.is_none_or(|it| !self.is_permit_standing(node, it.uid, it.stamp))
@@ -546,6 +545,9 @@ impl Machine {
         for key in changes.gangs {
             self.agenda.gang(&key);
             self.feed.holds.note_stale(&key);
+        }
+        for pod in &changes.pods {
+            self.agenda.gang_of_pod(pod);
         }
         for flavor in &changes.flavors {
             self.capacity.note_flavor(flavor.as_str());

@@ -13,6 +13,7 @@ pub mod decoded;
 mod decoder;
 mod health;
 pub mod managed_fields;
+mod of_kind;
 mod streamed;
 #[cfg(test)]
 mod tests;

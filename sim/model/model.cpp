@@ -225,7 +225,8 @@ void ctl(const S&s,int c,Out&out){
       if(BARE)ack=gone||P.gated||(P.node&&P.node!=n+1); if(MUT==M_RELVANISH&&!P.ex)ack=true; if(MUT==M_RELUNACK)ack=!(D.held>>(q.pod-1)&1);
       { const Node&U=s.a.o[n]; bool nodeGone=U.uid!=D.nuid,podGoneV=!P.ex||P.term||P.node!=n+1;   // read uncached, after the withdrawal was seen
         if(nodeGone&&(podGoneV||MUT==M_PROOFNODE))ack=true; if(!nodeGone&&U.oos&&(!U.rdy||MUT==M_PROOFOLD))ack=true; if(MUT==M_PROOFPOD&&D.lost&&podGoneV)ack=true; }
-      if(q.wd&&ack)wr(3+n,A_RELEASE,n,q.pod-1,[&](S&t){for(auto&x:t.a.n[n].p)if(x.pod==q.pod&&x.att==q.att)memset(&x,0,sizeof x);sortp(t.a.n[n].p);t.a.n[n].gen++;}); }
+      if((q.wd||(BARE&&gone))&&ack)wr(3+n,A_RELEASE,n,q.pod-1,[&](S&t){for(auto&x:t.a.n[n].p)if(x.pod==q.pod&&x.att==q.att)memset(&x,0,sizeof x);sortp(t.a.n[n].p);t.a.n[n].gen++;
+          const Gang&H=t.a.g[q.gang]; if(CHK_S16&&st&&!q.wd&&H.ex&&H.adm&&H.att==q.att&&t.a.p[q.pod-1].ex&&!t.a.p[q.pod-1].term&&!t.a.p[q.pod-1].del&&t.a.l.in[q.gang].kind!=EVICT)setv(t,V_S16W);}); }
     for(int p=0;p<MP;p++)if((D.held>>p&1)&&D.suid==D.uid&&!hasAny(D,p+1)&&D.sgen>=D.gen)wr(3+n,A_ADOPT,n,p,[&](S&t){if(s.gone[n])t.up=1;if(addp(t.a.n[n],Permit{(u8)(p+1),0,gangOf(s,p),V.p[p].ex?V.p[p].stamp:(u8)0,1}))t.a.n[n].gen++;});
      }
 }

@@ -1,6 +1,6 @@
 //! ResourceClaims and ResourceClaimTemplates: what they say to our driver, and what is remembered of them.
 
-use std::{borrow::Cow, marker::PhantomData};
+use std::marker::PhantomData;
 
 use k8s_openapi::{
     api::resource::v1::{
@@ -82,34 +82,7 @@ impl<'de, K: Claiming + Resource + DeserializeOwned> Deserialize<'de> for Asked<
     }
 }
 
-impl<K: Resource> Resource for Asked<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(of)
-    }
-
-    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(of)
-    }
-
-    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(of)
-    }
-
-    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(of)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.metadata
-    }
-}
+muster_serve::of_kind!(Asked<K>, |asked| &asked.metadata, &mut asked.metadata);
 
 #[cfg(test)]
 mod tests {

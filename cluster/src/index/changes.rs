@@ -12,6 +12,8 @@ use crate::formed::GangKey;
 pub struct Changes {
     /// Gangs whose [`crate::formed::FormedGang`], Gang object or pods changed, appeared or went.
     pub gangs: BTreeSet<GangKey>,
+    /// UIDs of pods that Muster admits and of which something that is read changed, or that appeared or went.
+    pub pods: BTreeSet<String>,
     /// Nodes whose Node, NodeDevices, slices, allocations or use by bound pods changed.
     pub nodes: BTreeSet<String>,
     /// Nodes of whose devices other ones have faults now, or others than before.

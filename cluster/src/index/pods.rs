@@ -117,6 +117,25 @@ impl KeptPod {
         }
     }
 
+    /// All that is read of our pod, but for its version.
+    pub(super) fn facts(&self) -> Option<impl PartialEq + '_> {
+        let OurPod {
+            object,
+            resources,
+            unsupported,
+            unmodelled,
+            _terms: _,
+            is_marked,
+        } = self.ours()?;
+        Some((
+            object.facts(),
+            resources,
+            unsupported,
+            unmodelled,
+            is_marked,
+        ))
+    }
+
     /// All of our pod that says what it asks for. What chose its node has done its work once it has one.
     pub(super) fn request_facts(&self) -> Option<impl PartialEq + '_> {
         let OurPod {

@@ -286,9 +286,13 @@ impl Index {
             self.touched.nodes.extend(nodes.collect::<Vec<_>>());
         }
         let ours: Vec<&OurPod> = changed.both().filter_map(KeptPod::ours).collect();
-        if ours.is_empty() {
+        // Most of what is written to a pod while it starts and ends is read by others: its finalizers, its addresses, the times of its
+        // conditions. Whatever was derived of it stands, since nothing that is derived says its version.
+        if ours.is_empty() || !changed.differs_in(KeptPod::facts) {
             return;
         }
+        let uids = ours.iter().map(|pod| pod::uid(&pod.object).to_owned());
+        self.changes.pods.extend(uids);
         if changed.differs_in(KeptPod::request_facts) {
             for pod in ours {
                 self.forget_request(&key.namespace, pod::uid(&pod.object));

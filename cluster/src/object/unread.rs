@@ -72,8 +72,33 @@ const OF_CONTAINER_STATUS: &[Unread] = &[
     ("imageID", Whole),
     ("lastState", Whole),
     ("resources", Whole),
+    (
+        "state",
+        Fields(&[
+            ("running", Fields(&[("startedAt", Whole)])),
+            ("terminated", Fields(OF_ENDED_CONTAINER)),
+            ("waiting", Fields(&[("message", Whole)])),
+        ]),
+    ),
     ("user", Whole),
     ("volumeMounts", Whole),
+];
+
+/// With what code it ended is read.
+const OF_ENDED_CONTAINER: &[Unread] = &[
+    ("containerID", Whole),
+    ("finishedAt", Whole),
+    ("message", Whole),
+    ("reason", Whole),
+    ("startedAt", Whole),
+];
+
+/// Whether it holds, and for what reason, is read.
+const OF_CONDITION_OF_POD: &[Unread] = &[
+    ("lastProbeTime", Whole),
+    ("lastTransitionTime", Whole),
+    ("message", Whole),
+    ("observedGeneration", Whole),
 ];
 
 const OF_POD: &[Unread] = &[
@@ -81,19 +106,28 @@ const OF_POD: &[Unread] = &[
         "spec",
         Fields(&[
             ("containers", Fields(OF_CONTAINER)),
+            ("dnsPolicy", Whole),
+            ("enableServiceLinks", Whole),
             ("imagePullSecrets", Whole),
             ("initContainers", Fields(OF_CONTAINER)),
             ("securityContext", Whole),
+            ("serviceAccount", Whole),
+            ("serviceAccountName", Whole),
             ("volumes", Fields(OF_VOLUME)),
         ]),
     ),
     (
         "status",
         Fields(&[
+            ("conditions", Fields(OF_CONDITION_OF_POD)),
             ("containerStatuses", Fields(OF_CONTAINER_STATUS)),
+            ("hostIP", Whole),
             ("hostIPs", Whole),
             ("initContainerStatuses", Fields(OF_CONTAINER_STATUS)),
+            ("podIP", Whole),
             ("podIPs", Whole),
+            ("qosClass", Whole),
+            ("startTime", Whole),
         ]),
     ),
 ];

@@ -148,6 +148,41 @@ impl ObservedPod {
         }
     }
 
+    /// All that is read of it, but for its version.
+    pub(crate) fn facts(&self) -> impl PartialEq + '_ {
+        let Self {
+            name,
+            namespace,
+            uid,
+            resource_version: _,
+            annotations,
+            labels,
+            controller,
+            created_at,
+            ends_within_seconds,
+            is_deleting,
+            is_unschedulable,
+            lacks_sandbox,
+            conditions,
+            start,
+            node_name,
+            gates,
+            phase,
+            scheduler,
+            claims,
+            claim_statuses,
+            scheduler_claim,
+            node_rules,
+            trouble,
+        } = self;
+        let declared = (name, namespace, uid, annotations, labels, controller);
+        let life = (created_at, ends_within_seconds, is_deleting, phase, trouble);
+        let start = (is_unschedulable, lacks_sandbox, conditions, start);
+        let place = (node_name, gates, scheduler, node_rules);
+        let claims = (claims, claim_statuses, scheduler_claim);
+        (declared, life, start, place, claims)
+    }
+
     /// How long it may take to end once it is told to, in seconds.
     pub fn ends_within_seconds(&self) -> u32 {
         self.ends_within_seconds

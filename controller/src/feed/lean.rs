@@ -1,9 +1,5 @@
 //! Objects as their watches read them: without what nobody reads ([`Receive`]).
 
-use std::borrow::Cow;
-
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 use muster_cluster::object::Receive;
 use muster_serve::watch::{Decoded, decoded::Partial};
 use serde::{Deserialize, Deserializer};
@@ -18,34 +14,7 @@ impl<'de, K: Receive> Deserialize<'de> for Lean<K> {
     }
 }
 
-impl<K: Resource> Resource for Lean<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(of)
-    }
-
-    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(of)
-    }
-
-    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(of)
-    }
-
-    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(of)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        self.0.meta()
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        self.0.meta_mut()
-    }
-}
+muster_serve::of_kind!(Lean<K>, |lean| lean.0.meta(), lean.0.meta_mut());
 
 /// The object itself, as far as it could be read.
 pub(super) fn unwrapped<K>(decoded: Decoded<Lean<K>>) -> Decoded<K> {
@@ -69,6 +38,7 @@ pub(super) fn unwrapped<K>(decoded: Decoded<Lean<K>>) -> Decoded<K> {
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
+    use kube::Resource;
     use serde_json::{Value, json};
 
     use super::*;

@@ -3,7 +3,7 @@
 //! A bucket of tokens, as client-go's `qps` and `burst`: a call takes one. What has to wait for one keeps its place, which
 //! its lane gave it; while it waits nothing else is sent, so a bound delays everything and turns nothing around.
 
-use std::num::NonZeroU32;
+use std::{num::NonZeroU32, time::Duration};
 
 use governor::{
     DefaultDirectRateLimiter, Quota, RateLimiter,
@@ -15,6 +15,8 @@ use tokio::time::Instant;
 #[derive(Debug)]
 pub struct Pace {
     tokens: Option<DefaultDirectRateLimiter>,
+    /// How many there are in a second, if that is bounded.
+    qps: Option<NonZeroU32>,
     clock: DefaultClock,
     again_at: Option<Instant>,
 }
@@ -22,12 +24,14 @@ pub struct Pace {
 impl Pace {
     /// So many calls a second, and at most `burst` at once; as many as there are where `qps` is 0.
     pub fn new(qps: u32, burst: u32) -> Self {
-        let tokens = NonZeroU32::new(qps).map(|qps| {
+        let qps = NonZeroU32::new(qps);
+        let tokens = qps.map(|qps| {
             let burst = NonZeroU32::new(burst).unwrap_or(NonZeroU32::MIN);
             RateLimiter::direct(Quota::per_second(qps).allow_burst(burst))
         });
         Self {
             tokens,
+            qps,
             clock: DefaultClock::default(),
             again_at: None,
         }
@@ -43,6 +47,12 @@ impl Pace {
         false
     }
 
+    /// In which time there are tokens for so many calls; `None`: calls are not bounded.
+    pub(super) fn time_for(&self, calls: u32) -> Option<Duration> {
+        let qps = self.qps?;
+        Some(Duration::from_secs(u64::from(calls)) / qps.get())
+    }
+
     /// When there is a token again for a call that did not get one.
     pub(super) fn again_at(&self) -> Option<Instant> {
         self.again_at
@@ -51,8 +61,6 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]

@@ -109,10 +109,10 @@ async fn after_a_poll_the_machine_rests_so_that_what_follows_comes_together() {
     work.poll(ExtenderState::Ready, &mut feed);
     let rests_until = polled_at + REST;
     assert_eq!(work.rests_until(), Some(rests_until));
-    assert!(rests_until <= work.next_poll(), "nothing is late by it");
+    assert!(rests_until <= work.next_turn(), "nothing is late by it");
     // What is due since then, and was not when it was polled, is nothing that the poll left over.
     tokio::time::advance(Duration::from_secs(2)).await;
-    assert!(work.next_poll() <= Instant::now() + BREATH, "it is due");
+    assert!(work.next_turn() <= Instant::now() + BREATH, "it is due");
     assert_eq!(work.rests_until(), Some(rests_until));
     // As long as a person does not see it.
     assert!(REST <= Duration::from_millis(20), "{REST:?}");

@@ -9,7 +9,7 @@ use muster_cluster::{
 };
 use muster_protocol::{
     ApiRequest, Effect, EffectId, ExitReason, FieldNotStored, Machine, Outcome,
-    lanes::{Lane, Lanes, Place},
+    lanes::{AT_ONCE, Lane, Lanes, Place},
 };
 use tokio::{
     task::{JoinError, JoinSet},
@@ -34,8 +34,10 @@ pub(super) const CHANGES_PER_POLL: usize = 2_000;
 pub(super) const BREATH: Duration = Duration::from_millis(5);
 /// Shortest time between two polls of which the first left nothing over: what happens meanwhile is taken in at once by
 /// the second. What happens after a longer rest is answered at once. Many small changes of one node, or one gang, then cost one look,
-/// and a write waits for its turn by no more than it takes the API server to store one.
-pub(super) const REST: Duration = Duration::from_millis(10);
+/// and a write waits for its turn by no more than it takes a busy API server to store one.
+pub(super) const REST: Duration = Duration::from_millis(20);
+/// The same while calls wait because no more are to be sent in a second ([`Pace`]): what another poll decides waits behind them.
+pub(super) const LONGER_REST: Duration = Duration::from_millis(50);
 /// Longest time without a poll, whatever the machine says.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
@@ -208,9 +210,13 @@ impl Work {
         }
     }
 
-    /// Until when the machine rests, whatever happens.
+    /// Until when the machine rests, whatever happens. No longer than it takes until half as many calls may be sent as are sent at a
+    /// time, so that what is sent after it makes up for it.
     pub(super) fn rests_until(&self) -> Option<Instant> {
-        self.polled_at.map(|polled_at| polled_at + self.rest)
+        let calls = u32::try_from(AT_ONCE / 2).unwrap_or(u32::MAX);
+        let waits = self.next.as_ref().and_then(|_| self.pace.time_for(calls));
+        let rest = waits.map_or(self.rest, |time| time.min(LONGER_REST).max(self.rest));
+        self.polled_at.map(|polled_at| polled_at + rest)
     }
 
     /// Whether the machine has something left to do, which nothing but another poll brings about, or is due by time.
@@ -226,12 +232,15 @@ impl Work {
     }
 
     /// When there is something to do though nothing happens: when the machine, or the next call, is due by time alone.
-    pub(super) fn next_poll(&self) -> Instant {
+    pub(super) fn next_turn(&self) -> Instant {
         let now = Instant::now();
         let due = self.machine.next_due().map_or(LONGEST_REST, |due| {
             Duration::from_secs(due).saturating_sub(self.time.elapsed())
         });
         let next_poll = now + due.clamp(BREATH, LONGEST_REST);
+        // Not every turn is a poll, and the longest rest is counted from the last one that was.
+        let rested = self.polled_at.map(|polled_at| polled_at + LONGEST_REST);
+        let next_poll = rested.map_or(next_poll, |rested| next_poll.min(rested.max(now)));
         let next_call = self.pace.again_at().filter(|_| self.next.is_some());
         next_call.map_or(next_poll, |next_call| next_poll.min(next_call))
     }
@@ -296,5 +305,83 @@ impl Work {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_cluster::{index, managed::ManagedPods, object::ObjectKey};
+    use muster_protocol::Config;
+    use muster_serve::metrics::Metrics;
+
+    use super::*;
+    use crate::feed::tests::silent;
+
+    /// What is to be done, of a machine with nothing to decide that was polled just now, so many calls a second.
+    fn polled(qps: u32) -> Work {
+        let metrics = Metrics::new("test", "0");
+        let machine = Machine::new(Config::new(index::Config {
+            managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
+            excluded_namespaces: [].into(),
+            excepted_device_classes: [].into(),
+            default_team: None,
+        }));
+        let mut work = Work::new(
+            machine,
+            Performer::new(silent(), "replica-0".to_owned()),
+            Pace::new(qps, 1),
+            ControllerMetrics::register(&metrics),
+            claim_templates::Waiting::default(),
+            TimeOfDay::from(jiff::Timestamp::now()),
+        );
+        work.polled_at = Some(Instant::now());
+        work
+    }
+
+    fn call(number: u64) -> (Place, (Effect, Instant)) {
+        let key = ObjectKey {
+            kind: Kind::Gang,
+            namespace: "ml".to_owned(),
+            name: number.to_string(),
+        };
+        let place = Place {
+            lane: Lane::Tell,
+            party: "vision".to_owned(),
+        };
+        let effect = Effect {
+            id: EffectId(number),
+            write: Arc::new(ApiRequest::ReadObject { key }),
+        };
+        (place, (effect, Instant::now()))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_calls_wait_for_their_turn_the_machine_rests_longer_and_no_longer_than_is_made_up_for()
+     {
+        for (qps, rest) in [
+            (0, REST),
+            (50, LONGER_REST),
+            (400, Duration::from_millis(40)),
+            (1_000, REST),
+        ] {
+            let mut work = polled(qps);
+            let polled_at = Instant::now();
+            assert_eq!(work.rests_until(), Some(polled_at + REST), "none waits");
+            work.next = Some(call(1));
+            assert_eq!(work.rests_until(), Some(polled_at + rest), "{qps} a second");
+        }
+    }
+
+    /// A poll for each call that may be sent would find what the last one found.
+    #[tokio::test(start_paused = true)]
+    async fn that_another_call_may_be_sent_is_a_turn_and_nothing_that_is_due() {
+        let mut work = polled(2);
+        for number in 1..=2 {
+            let (place, call) = call(number);
+            assert!(work.waiting.push(&place, call).is_none());
+        }
+        work.start();
+        assert!(work.next_turn() <= Instant::now() + Duration::from_millis(500));
+        assert!(!work.is_due() && !work.has_rested_long());
     }
 }

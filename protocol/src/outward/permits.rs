@@ -25,7 +25,7 @@ use muster_cluster::formed::{GangKey, has_ended};
 
 /// What has to be written to the `NodeDevices` of a node.
 ///
-/// That pods ended is written in the next second: pods of a gang end together, and one write withdraws all their permits.
+/// That pods ended is written in the next second: pods of a gang end together, and one write withdraws all their permits, or removes them.
 pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> {
     if context.busy(&node_devices_object(node)) {
         return None;
@@ -84,8 +84,8 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     }
     let before = &devices.spec;
     let mut spec = before.clone();
-    // Released is what was withdrawn in the generation that the driver acknowledged, never what this very
-    // write withdraws.
+    // Devices of our driver are released if they were withdrawn in the generation that it acknowledged, never if this very
+    // write withdraws them.
     let answer = DriverAnswer::of(context, devices);
     let state = loss::proved(context, node, devices);
     spec.permits.retain(|permit| {
@@ -155,18 +155,18 @@ fn withdraw(context: PollContext<'_>, spec: &mut NodeDevicesSpec) {
     }
 }
 
-/// Whether nothing differs but that pods ended.
+/// Whether nothing differs but that pods ended: their permits are withdrawn, or gone.
 fn only_ends(context: PollContext<'_>, before: &NodeDevicesSpec, after: &NodeDevicesSpec) -> bool {
-    let mut undone = after.clone();
     let standing = before.permits.iter().filter(|it| !it.withdrawn);
-    let standing: BTreeSet<Identity<'_>> = standing.map(identity).collect();
-    for permit in &mut undone.permits {
-        let stood = permit.withdrawn && standing.contains(&identity(permit));
-        if stood && is_over(context.index, &permit.pod_uid) {
-            permit.withdrawn = false;
-        }
-    }
-    undone == *before
+    let ended = standing.filter(|it| is_over(context.index, &it.pod_uid));
+    let ended: BTreeSet<Identity<'_>> = ended.map(identity).collect();
+    let others = |spec: &NodeDevicesSpec| {
+        let mut spec = spec.clone();
+        spec.permits
+            .retain(|permit| !ended.contains(&identity(permit)));
+        spec
+    };
+    others(after) == others(before)
 }
 
 /// Whether the node has a permit, not withdrawn, of a pod that is over.

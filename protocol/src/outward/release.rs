@@ -10,8 +10,10 @@
 //! missing there.
 //!
 //! A permit without ResourceClaims only charges (cpu, memory, what a device plugin hands out), and one of another DRA driver's devices
-//! alone is none of our driver's business: neither has a driver of ours a say about. Both go once they are withdrawn and their pod is
-//! terminal, gone, still gated, or bound to another node.
+//! alone is none of our driver's business: neither has a driver of ours a say about. Both go once their pod is terminal or gone; withdrawn
+//! ones also while it is still gated, or bound to another node. What is over stays so, whoever finds it, twice or late: so that takes one
+//! write, and no permit is withdrawn first for nobody to acknowledge. Whoever still leads by an older epoch and sees fewer pods sees
+//! the epoch of whoever wrote the permit with it, and ends.
 //!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.
@@ -74,12 +76,15 @@ impl<'a> DriverAnswer<'a> {
         }
     }
 
-    /// Whether the devices of a withdrawn permit are proved released.
+    /// Whether what a permit covers is proved released: devices of our driver those of a withdrawn one alone.
     pub(crate) fn proves_released(&self, context: PollContext<'_>, permit: &Permit) -> bool {
+        let over = is_over(context.index, &permit.pod_uid);
+        if over && is_nothing_to_our_driver(permit) {
+            return true;
+        }
         if !permit.withdrawn {
             return false;
         }
-        let over = is_over(context.index, &permit.pod_uid);
         if context.bugs.has(InjectedBug::ReleaseOnVanished) && over {
             return true;
         }
@@ -92,7 +97,7 @@ impl<'a> DriverAnswer<'a> {
             return !listed;
         }
         if is_nothing_to_our_driver(permit) {
-            return over || self.takes_nothing(context, &permit.pod_uid);
+            return self.takes_nothing(context, &permit.pod_uid);
         }
         self.acknowledges && !listed && !self.is_let_go(context, &permit.pod_uid)
     }

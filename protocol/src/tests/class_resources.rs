@@ -4,20 +4,9 @@ use super::*;
 
 const CLASS: &str = "deviceclass.resource.kubernetes.io/gpu.muster.dev";
 
-/// A gated pod that asks for one GPU by limits alone.
+/// A gated pod that asks for one GPU.
 fn pod(label: &str, rank: usize, size: usize) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {
-            "name": format!("{label}-{rank}"), "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
-            "labels": {keys::GANG: label}, "annotations": {keys::GANG_SIZE: size.to_string()},
-        },
-        "spec": {
-            "containers": [{"name": "rank", "resources": {"limits": {CLASS: "1"}}}],
-            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
-        },
-        "status": {"phase": "Pending"},
-    }))
-    .unwrap()
+    pod_by_limits(CLASS, label, rank, size)
 }
 
 /// What stands for the claim of a pod in charges and permits.

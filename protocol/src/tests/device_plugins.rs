@@ -46,20 +46,9 @@ fn bench(gpus: u32) -> Bench {
     bench
 }
 
-/// A pod that asks for one GPU by limits alone.
+/// A gated pod that asks for one GPU.
 fn pod(label: &str, rank: usize, size: usize) -> Pod {
-    serde_json::from_value(json!({
-        "metadata": {
-            "name": format!("{label}-{rank}"), "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
-            "labels": {keys::GANG: label}, "annotations": {keys::GANG_SIZE: size.to_string()},
-        },
-        "spec": {
-            "containers": [{"name": "rank", "resources": {"limits": {GPU: "1"}}}],
-            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
-        },
-        "status": {"phase": "Pending"},
-    }))
-    .unwrap()
+    pod_by_limits(GPU, label, rank, size)
 }
 
 fn submit(bench: &mut Bench, label: &str, size: usize) {
@@ -142,6 +131,52 @@ fn a_gang_is_charged_by_name_and_gives_back_when_its_pods_end_though_no_driver_a
     assert_eq!(permits.len(), 1, "{permits:?}");
     bench.server.remove(&pod_key("next-0"));
     bench.run();
+    assert!(!bench.has_permits(NODE));
+}
+
+/// Nobody has to acknowledge that its permit is withdrawn.
+#[test]
+fn what_no_driver_of_ours_has_a_say_about_goes_in_the_write_that_follows_the_end_of_its_pod() {
+    for is_deleted in [false, true] {
+        let mut bench = bench(2);
+        submit(&mut bench, "train", 1);
+        bench.run();
+        bench.runs_on("train-0", NODE);
+        bench.run();
+        assert!(bench.has_permits(NODE));
+        let before = bench.written.len();
+        if is_deleted {
+            bench.server.remove(&pod_key("train-0"));
+        } else {
+            bench.ends("train-0");
+        }
+        bench.run();
+        assert!(!bench.has_permits(NODE));
+        let of_node = bench.written[before..].iter().filter(
+            |write| matches!(write, ApiRequest::ReplaceNodeDevices { node, .. } if node == NODE),
+        );
+        assert_eq!(of_node.count(), 1, "deleted: {is_deleted}");
+    }
+}
+
+/// It may be let go by a write that is under way.
+#[test]
+fn the_permit_of_a_pod_that_lives_is_withdrawn_before_it_goes() {
+    let mut bench = bench(2);
+    submit(&mut bench, "train", 2);
+    assert!(bench.run_until(|write| matches!(write, ApiRequest::PatchPod { .. })));
+    assert!(bench.has_permits(NODE) && is_gated(&bench, "train-0"));
+    let before = bench.written.len();
+    bench.take_over();
+    bench.server.remove(&pod_key("train-1"));
+    bench.run();
+    let shows_withdrawn = |write: &ApiRequest| match write {
+        ApiRequest::ReplaceNodeDevices { node, spec, .. } if node == NODE => {
+            spec.permits.iter().any(|permit| permit.withdrawn)
+        }
+        _ => false,
+    };
+    assert!(bench.written[before..].iter().any(shows_withdrawn));
     assert!(!bench.has_permits(NODE));
 }
 

@@ -354,6 +354,22 @@ fn pod_key(name: &str) -> ObjectKey {
     }
 }
 
+/// A gated pod that asks for one GPU by limits alone, under the name of a resource.
+fn pod_by_limits(resource: &str, label: &str, rank: usize, size: usize) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": format!("{label}-{rank}"), "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
+            "labels": {keys::GANG: label}, "annotations": {keys::GANG_SIZE: size.to_string()},
+        },
+        "spec": {
+            "containers": [{"name": "rank", "resources": {"limits": {resource: "1"}}}],
+            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    }))
+    .unwrap()
+}
+
 fn claim(name: &str, class: &str) -> Object {
     let claim = json!({
         "metadata": {"name": name, "namespace": "ml", "uid": format!("claim-of-{name}")},

@@ -40,7 +40,7 @@ fn of_events(size: usize) -> Vec<(&'static str, u64)> {
     let annotate = |bench: &mut Bench| {
         bench.change_pod("wait-7-0", |pod| {
             let annotations = pod.metadata.annotations.get_or_insert_default();
-            annotations.insert("example.com/seen".to_owned(), "yes".to_owned());
+            annotations.insert("muster.dev/seen".to_owned(), "yes".to_owned());
         });
     };
     seen.push(("a waiting pod changes", visits(&mut bench, annotate)));
@@ -119,6 +119,31 @@ fn a_pod_that_starts_with_its_permit_visits_its_gang_and_not_its_node() {
 }
 
 #[test]
+fn what_others_write_to_a_pod_and_nobody_reads_here_visits_nobody() {
+    let mut bench = cluster(100);
+    let annotate = |bench: &mut Bench| {
+        bench.change_pod("wait-7-0", |pod| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert("example.com/seen".to_owned(), "yes".to_owned());
+        });
+    };
+    assert_eq!(visits(&mut bench, annotate), 0);
+    let without_finalizer = |bench: &mut Bench| {
+        bench.change_pod("head-0", |pod| {
+            pod.metadata.finalizers = Some(vec!["batch.kubernetes.io/job-tracking".to_owned()]);
+        });
+    };
+    assert_eq!(visits(&mut bench, without_finalizer), 0);
+    // Both pods go on as if it had not been written.
+    bench.checks_polls = true;
+    for pod in ["head-0", "head-1"] {
+        bench.ends(pod);
+    }
+    bench.run();
+    assert_eq!(admitted(&bench), 2, "the next ones have what became free");
+}
+
+#[test]
 fn what_a_jobs_controller_counts_visits_nobody_and_what_says_how_its_gang_goes_on_visits_that() {
     let mut bench = Bench::new();
     bench.server.put(ranks::job(2, 0));
@@ -172,7 +197,7 @@ fn a_list_visits_what_changed_and_what_is_gone_since_the_last_one() {
     let changed = |bench: &mut Bench| {
         bench.change_pod("wait-7-0", |pod| {
             let annotations = pod.metadata.annotations.get_or_insert_default();
-            annotations.insert("example.com/seen".to_owned(), "yes".to_owned());
+            annotations.insert("muster.dev/seen".to_owned(), "yes".to_owned());
         });
         bench.server.remove(&pod_key("wait-8-0"));
         // The watch was interrupted: only the list says so.
@@ -227,6 +252,19 @@ fn an_edited_flavor_visits_no_node_also_if_its_devices_are_another_drivers_now()
     assert_eq!(foreign, 0);
 }
 
+/// How many gangs are admitted.
+fn admitted(bench: &Bench) -> usize {
+    let gangs = bench.server.list(Kind::Gang).into_iter();
+    let admitted = gangs.filter(|gang| match gang {
+        Object::Gang(gang) => gang
+            .status
+            .as_ref()
+            .is_some_and(|it| it.admission.is_some()),
+        _ => false,
+    });
+    admitted.count()
+}
+
 /// How many looks it takes from the end of a gang's pods, over the release of their devices and the admission of the next
 /// gangs, until nothing is left to do, so many gangs waiting.
 fn looks_of_an_end(size: usize) -> u64 {
@@ -239,15 +277,7 @@ fn looks_of_an_end(size: usize) -> u64 {
         bench.ends(pod);
     }
     bench.run();
-    let gangs = bench.server.list(Kind::Gang).into_iter();
-    let admitted = gangs.filter(|gang| match gang {
-        Object::Gang(gang) => gang
-            .status
-            .as_ref()
-            .is_some_and(|it| it.admission.is_some()),
-        _ => false,
-    });
-    assert_eq!(admitted.count(), 2, "the next ones have what became free");
+    assert_eq!(admitted(&bench), 2, "the next ones have what became free");
     bench.machine.visited() - before
 }
 

@@ -16,8 +16,6 @@
 //! The text is taken as it stands, so no decoder may have buffered it before: kube's do not, as the API server says of an
 //! event of what type it is before it says what object it is about.
 
-use std::borrow::Cow;
-
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{Resource, core::PartialObjectMeta};
@@ -63,8 +61,7 @@ pub struct Missing {
 impl<'de, K: Resource + DeserializeOwned> Deserialize<'de> for Decoded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let stored = Box::<RawValue>::deserialize(deserializer)?;
-        let text = managed_fields::left_out(stored.get());
-        if let Ok(object) = serde_json::from_str(&text) {
+        if let Ok(object) = managed_fields::read(stored.get()) {
             return Ok(Self::Whole(object));
         }
         let cut = too_deep::cut_off(stored.get());
@@ -90,6 +87,20 @@ impl<K> Decoded<K> {
 }
 
 impl<K: Resource> Decoded<K> {
+    fn metadata(&self) -> &ObjectMeta {
+        match self {
+            Self::Whole(object) => object.meta(),
+            Self::Partial(partial) => &partial.metadata,
+        }
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        match self {
+            Self::Whole(object) => object.meta_mut(),
+            Self::Partial(partial) => &mut partial.metadata,
+        }
+    }
+
     /// They are large, and hardly anybody reads them.
     pub(super) fn reduce_managed_fields(&mut self) {
         managed_fields::reduce(self.meta_mut());
@@ -101,40 +112,11 @@ impl<K: Resource> Decoded<K> {
     }
 }
 
-impl<K: Resource> Resource for Decoded<K> {
-    type DynamicType = K::DynamicType;
-    type Scope = K::Scope;
-
-    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::kind(of)
-    }
-
-    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::group(of)
-    }
-
-    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::version(of)
-    }
-
-    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
-        K::plural(of)
-    }
-
-    fn meta(&self) -> &ObjectMeta {
-        match self {
-            Self::Whole(object) => object.meta(),
-            Self::Partial(partial) => &partial.metadata,
-        }
-    }
-
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        match self {
-            Self::Whole(object) => object.meta_mut(),
-            Self::Partial(partial) => &mut partial.metadata,
-        }
-    }
-}
+crate::of_kind!(
+    Decoded<K>,
+    |decoded| decoded.metadata(),
+    decoded.metadata_mut()
+);
 
 /// Fails only where not even the metadata can be decoded. `cut_off`: what is missing from the beginning.
 fn as_far_as_possible<K: Resource + DeserializeOwned>(
@@ -288,6 +270,8 @@ fn is_beyond_range(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::borrow::Cow;
+
     use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
     use kube::core::{ObjectList, WatchEvent};
     use serde_json::json;

@@ -90,6 +90,49 @@ fn what_a_pod_asks_for_is_read_once_until_it_is_placed_and_no_more_afterwards() 
 }
 
 #[test]
+fn of_a_pod_only_what_is_read_is_news() {
+    let mut index = with_gangs(10);
+    let changed = |index: &mut Index, change: Value| {
+        index.observe(is(change));
+        index.refresh(Timestamp(0))
+    };
+    let version = |index: &Index| {
+        let name = crate::index::NamespacedName::new("ml", "g7-0");
+        let version = index.pod(&name).unwrap().resource_version();
+        version.map(str::to_owned)
+    };
+    let versioned =
+        |number: u64, pod: Value| with(pod, "/metadata/resourceVersion", json!(number.to_string()));
+    let member = || member("g7-0", 5, "g7", "2");
+    changed(&mut index, versioned(1_000, member()));
+    for (number, pointer, value) in [
+        (
+            1_001,
+            "/metadata/finalizers",
+            json!(["batch.kubernetes.io/job-tracking"]),
+        ),
+        (
+            1_002,
+            "/metadata/annotations/example.com~1seen",
+            json!("yes"),
+        ),
+        (1_003, "/status/podIP", json!("10.0.0.1")),
+    ] {
+        let of = changed(
+            &mut index,
+            versioned(number, with(member(), pointer, value)),
+        );
+        assert!(of.is_empty(), "{pointer}: {of:?}");
+        assert_eq!(version(&index), Some(number.to_string()), "{pointer}");
+    }
+    let of = changed(
+        &mut index,
+        versioned(1_004, with(member(), "/status/phase", json!("Running"))),
+    );
+    assert_eq!((of.pods.len(), of.gangs.len()), (1, 1));
+}
+
+#[test]
 fn a_pod_with_a_hold_is_counted_by_it_and_its_binding_makes_no_node_again() {
     let mut index = with_gangs(10);
     let uid = |index: &Index| {

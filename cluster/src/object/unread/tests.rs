@@ -50,6 +50,16 @@ fn pod() -> Value {
         "restartCount": 1, "state": {"running": {"startedAt": "2027-01-01T00:00:00Z"}},
         "lastState": {"terminated": {"exitCode": 1}},
     });
+    let in_state = |name: &str, state: Value| json!({"name": name, "image": "a", "imageID": "b", "ready": false, "restartCount": 0, "state": state});
+    let ended = in_state(
+        "ended",
+        json!({"terminated": {"exitCode": 3, "reason": "Error", "message": "m", "startedAt": "2027-01-01T00:00:00Z",
+            "finishedAt": "2027-01-01T00:00:01Z", "containerID": "c"}}),
+    );
+    let waiting = in_state(
+        "waiting",
+        json!({"waiting": {"reason": "ImagePullBackOff", "message": "m"}}),
+    );
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "train-0", "namespace": "ml", "labels": {"muster.dev/gang": "train"}},
@@ -61,12 +71,18 @@ fn pod() -> Value {
             ],
             "resourceClaims": [{"name": "gpu", "resourceClaimName": "g"}], "hostNetwork": true,
             "nodeName": "n0", "tolerations": [{"key": "k"}], "schedulingGates": [{"name": "x"}],
-            "securityContext": {"runAsUser": 7},
+            "securityContext": {"runAsUser": 7}, "dnsPolicy": "ClusterFirst", "enableServiceLinks": true,
+            "serviceAccount": "default", "serviceAccountName": "default",
         },
         "status": {
-            "phase": "Running", "podIPs": [{"ip": "::1"}],
-            "conditions": [{"type": "PodReadyToStartContainers", "status": "True"}],
-            "containerStatuses": [status.clone()], "initContainerStatuses": [status],
+            "phase": "Running", "podIPs": [{"ip": "::1"}], "podIP": "::1", "hostIP": "::2", "qosClass": "Burstable",
+            "startTime": "2027-01-01T00:00:00Z",
+            "conditions": [
+                {"type": "PodReadyToStartContainers", "status": "True", "lastProbeTime": null,
+                    "lastTransitionTime": "2027-01-01T00:00:00Z", "observedGeneration": 2},
+                {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes"},
+            ],
+            "containerStatuses": [status.clone(), ended, waiting], "initContainerStatuses": [status],
         },
     })
 }
@@ -123,6 +139,15 @@ fn all_is_received_but_what_is_passed_over() {
 fn nothing_that_is_passed_over_is_read() {
     let (seen, all): (types::Pod, types::Pod) = (received(&pod()), whole(&pod()));
     assert_eq!(ObservedPod::of(&seen), ObservedPod::of(&all));
+    // What it says about its failure, and what it waits for.
+    for phase in ["Failed", "Pending"] {
+        let mut pod = pod();
+        pod["status"]["phase"] = json!(phase);
+        let (seen, all): (types::Pod, types::Pod) = (received(&pod), whole(&pod));
+        let (seen, all) = (ObservedPod::of(&seen), ObservedPod::of(&all));
+        assert!(all.failure().or_else(|| all.waits_for()).is_some(), "{phase}");
+        assert_eq!(seen, all, "{phase}");
+    }
     let resources = pod_resources::of_pod(&all);
     assert!(resources.is_ok());
     assert_eq!(pod_resources::of_pod(&seen).ok(), resources.ok());
