@@ -215,7 +215,7 @@ pub struct GangStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
     /// How many of its attempts ended since pods of them failed by themselves.
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "is_none_yet")]
     pub failed_attempts: i32,
     /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
     /// more than it may; absent while it is not.
@@ -227,6 +227,11 @@ pub struct GangStatus {
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_none_yet(number: &i32) -> bool {
+    *number == 0
 }
 
 /// An attempt that was taken back after pods of it were let go.

@@ -32,6 +32,7 @@ use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
     gangs::failed_ranks,
     object::ObjectKey,
+    rank_state::RankState,
 };
 use muster_engine::recovery::Action;
 
@@ -198,6 +199,7 @@ fn delay_seconds(
         // That limit has passed.
         Reason::StartTimeout => Some(0),
         Reason::PodFailed if has_ended() => None,
+        Reason::PodFailed if died_of_a_fault(context, plan) => Some(0),
         Reason::PodFailed => {
             let spec = gang_status::limits(context, &plan.key, gang);
             let grace = spec.restart.failure_grace_seconds;
@@ -211,6 +213,16 @@ fn delay_seconds(
         _ if plan.ranks.len() == 1 && has_successors(context, plan) => Some(FOR_GOOD_SECONDS),
         _ => Some(context.config.not_ready_seconds),
     }
+}
+
+/// Whether a rank failed whose node has a faulty device: the others wait for it for ever, and each that fails as well costs its Job. The claims of
+/// a failed pod are gone soon, and with them what it held; so no more is known. It shortens the grace and nothing else.
+fn died_of_a_fault(context: PollContext<'_>, plan: &Plan) -> bool {
+    let mut states = plan.states(context);
+    faults::held_back(context).is_none()
+        && states.any(|(rank, state)| {
+            state == RankState::Failed && context.index.faulty_devices(&rank.node.name).is_some()
+        })
 }
 
 /// Whether any of its pods goes on as far as anybody knows.

@@ -223,6 +223,44 @@ fn each_taint_costs_whoever_has_the_device_what_it_says() {
     }
 }
 
+/// The claim of a failed pod is soon gone, and what it held is not known any more.
+#[test]
+fn where_a_rank_has_died_beside_a_fault_the_others_are_not_waited_for() {
+    for (fault, mode, at_once) in [
+        (RESET, Mode::Enforce, true),
+        (None, Mode::Enforce, false),
+        (RESET, Mode::Observe, false),
+    ] {
+        let mut bench = Bench::with(Config {
+            recovery: Recovery {
+                mode,
+                ..config().recovery
+            },
+            ..config()
+        });
+        bench.gang("pair", 2);
+        bench.run();
+        let nodes = ["pair-0", "pair-1"].map(|pod| (pod, node_of(&bench, pod)));
+        for (pod, node) in &nodes {
+            bench.runs_on(pod, node);
+        }
+        bench.run();
+        bench.change_pod("pair-1", |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+        });
+        let slice = tainted(&bench, &(nodes[1].1.clone(), 0), fault);
+        bench.server.put(slice);
+        pass(&mut bench, 50);
+        let found = evictions(&bench, "pair");
+        let expected: &[Reason] = if at_once { &[Reason::PodFailed] } else { &[] };
+        assert_eq!(found, expected, "{fault:?} {mode:?}");
+        pass(&mut bench, 20);
+        assert_eq!(evictions(&bench, "pair"), [Reason::PodFailed]);
+        let counted = status_of(&bench, "pair").failed_attempts;
+        assert_eq!(counted, i32::from(fault.is_none()), "{fault:?} {mode:?}");
+    }
+}
+
 #[test]
 fn who_only_observes_is_told_what_would_be_done_and_ends_nothing() {
     let observing = Config {
