@@ -131,6 +131,15 @@ pub struct RestartPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0))]
     pub failure_grace_seconds: Option<i64>,
+    /// How often the gang is started anew at most after attempts of which pods failed by themselves; no limit without it. What faults,
+    /// nodes, administrators and other gangs end does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 1000))]
+    pub max_restarts: Option<i32>,
+    /// For how long an attempt that tells of its progress may tell none, in seconds; then it is evicted. No limit without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1))]
+    pub progress_deadline_seconds: Option<i64>,
 }
 
 /// Where a gang is in its life.
@@ -205,6 +214,9 @@ pub struct GangStatus {
     /// The last evictions of its attempts, at most 8, the latest last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub evictions: Vec<Eviction>,
+    /// How many of its attempts ended since pods of them failed by themselves.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub failed_attempts: i32,
     /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
     /// more than it may; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -215,6 +227,11 @@ pub struct GangStatus {
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+fn is_none_yet(number: &i32) -> bool {
+    *number == 0
 }
 
 /// An attempt that was taken back after pods of it were let go.
@@ -237,6 +254,21 @@ pub struct Eviction {
     /// that are made from anything else end the pause after a failed start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<String>,
+    /// With `DeviceFault`: which fault it was. The gang is not evicted for that one again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<EvictionFault>,
+}
+
+/// A fault of a device that an attempt was evicted for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct EvictionFault {
+    /// The device, as `driver/pool/device`.
+    pub device: String,
+    /// What was wrong with it: a fault class, `Links/` and a class, or `Gone`.
+    pub kind: String,
+    /// Since when that was published.
+    pub since: Time,
 }
 
 /// The notice that an attempt is to give way to another gang, or to go since its Team uses more than it may (`shrink: Evict`). It is taken

@@ -29,6 +29,12 @@ pub const FAILURE_GRACE_SECONDS: &str = "muster.dev/failure-grace-seconds";
 /// Pod or Job annotation: for how long an attempt of the gang runs at most, counted from its admission, in seconds, 1 to
 /// [`LONGEST_RUNTIME_SECONDS`]. Then it is evicted, and the gang is not started again. Fixed.
 pub const MAX_RUNTIME_SECONDS: &str = "muster.dev/max-runtime-seconds";
+/// Pod or Job annotation: for how long the gang may tell the same by [`PROGRESS`], in seconds, 1 to [`MAX_LIMIT_SECONDS`]. Then the attempt
+/// is evicted. Fixed.
+pub const PROGRESS_DEADLINE_SECONDS: &str = "muster.dev/progress-deadline-seconds";
+/// Pod or Job annotation: how often the gang is started anew at most after attempts of which pods failed by themselves, 0 to
+/// [`MOST_RESTARTS`]. Fixed.
+pub const MAX_RESTARTS: &str = "muster.dev/max-restarts";
 
 /// Pod or Job annotation: with how many of its pods a gang of a Job with `completions` may start at the least, 1 to its size. The
 /// others wait for its next attempt. Fixed.
@@ -66,6 +72,9 @@ pub const NUDGES: &str = "muster.dev/nudges";
 pub const PREEMPT_AT: &str = "muster.dev/preempt-at";
 /// Pod annotation, written by the workload at any time: when it wrote its last checkpoint, in RFC 3339.
 pub const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
+/// Pod annotation, written by the workload at any time, on the pod of its first rank: how far the gang has come. Any text that is another one
+/// whenever there was progress; it is compared with itself alone.
+pub const PROGRESS: &str = "muster.dev/progress";
 /// The annotations that only the controller writes.
 pub const CONTROLLER_ANNOTATIONS: [&str; 6] = [
     RANK,
@@ -93,6 +102,9 @@ pub const RESUMED_BY_OTHERS: &str = "muster.dev/resumed-by-others";
 /// Job annotation, written by the controller only, as `GANG/ATTEMPT/UID/LIMIT`: the Job's `backoffLimit` was raised to that, by the
 /// number of the pods that are deleted for that attempt.
 pub const BACKOFF_RAISED_FOR: &str = "muster.dev/backoff-limit-raised-for";
+/// Job annotation, written by the controller only, as `FROM/TO/UID` with the UID of the Job: the Job's `backoffLimit` was raised to `TO`, so
+/// that it covers all failures of as many restarts as its gang may have by [`MAX_RESTARTS`]. `FROM` is what it was at first.
+pub const BACKOFF_COVERS: &str = "muster.dev/backoff-limit-covers";
 
 /// Scheduling gate, put by the webhook, taken by the controller only.
 pub const ADMISSION_GATE: &str = "muster.dev/admission";
@@ -121,6 +133,8 @@ pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resou
 pub const POD_CLAIM_NAME: &str = "resource.kubernetes.io/pod-claim-name";
 /// Taint key (NoSchedule) on devices that are held without a permit.
 pub const TAINT_HELD: &str = "gpu.muster.dev/held";
+/// Taint key (NoSchedule) on GPUs that NVML does not list any more.
+pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
 /// Taint key (NoSchedule) on devices that processes use which no claim and no device plugin explains.
 pub const TAINT_BYPASSED: &str = "gpu.muster.dev/bypassed";
 /// Taint key (NoSchedule) on devices that a fault of their GPU reaches. Its value is the class of the worst.
@@ -133,11 +147,15 @@ pub const TAINT_NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 /// Name of the one `Ledger` object.
 pub const LEDGER_NAME: &str = "cluster";
 
-/// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`] and [`FAILURE_GRACE_SECONDS`]: a day.
+/// Longest limit that a gang may ask for by [`START_TIMEOUT_SECONDS`], [`FAILURE_GRACE_SECONDS`] and
+/// [`PROGRESS_DEADLINE_SECONDS`]: a day.
 pub const MAX_LIMIT_SECONDS: u32 = 86_400;
 
 /// Longest run that a gang may ask for by [`MAX_RUNTIME_SECONDS`]: a year.
 pub const LONGEST_RUNTIME_SECONDS: u32 = 31_536_000;
+
+/// How often a gang may ask at most to be started anew, by [`MAX_RESTARTS`].
+pub const MOST_RESTARTS: u32 = 1_000;
 
 /// Largest gang. Bounded by what one `Ledger` write may carry.
 pub const MAX_GANG_SIZE: u32 = 4096;

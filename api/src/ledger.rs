@@ -4,6 +4,7 @@
 //! that harmless is that every admission and every eviction is first one compare-and-swap
 //! (resourceVersion) of this object, and that each write carries the `leaderEpoch`.
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -34,6 +35,43 @@ pub struct LedgerSpec {
     /// What is committed and not yet fully carried out, in the order of commitment. There are no totals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intents: Vec<Intent>,
+    /// For which nodes gangs were evicted lately though nothing was proved, and whether that was too much. It is written by the same
+    /// write that commits the evictions.
+    #[serde(default, skip_serializing_if = "Breaker::is_untouched")]
+    pub breaker: Breaker,
+}
+
+/// The circuit breaker: more nodes at once than it allows are rather a false alarm than so many broken machines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Breaker {
+    /// Nodes for which gangs were evicted, as far as they may count still; ascending by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub drained: Vec<DrainedNode>,
+    /// Since when it is open: nothing is evicted for faults, silent nodes or a lack of progress until a person closes it
+    /// (`muster-controller reset-breaker`). Absent while it is closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub opened_at: Option<Time>,
+    /// Why it is open, with numbers, for people.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+impl Breaker {
+    /// Whether it says nothing.
+    pub fn is_untouched(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// A node for which gangs were evicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainedNode {
+    /// Its name.
+    pub node: String,
+    /// When that was committed last.
+    pub at: Time,
 }
 
 /// One change of what a gang holds. An Admit stays until every pod is ungated and every permit is

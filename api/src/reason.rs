@@ -53,6 +53,8 @@ pub enum Reason {
     BackingOff,
     /// An attempt of the gang ran for as long as it may, and the gang is not started again.
     MaxRuntimeExceeded,
+    /// Pods of the gang failed in more attempts than it may be started anew after, and it is not started again.
+    RestartsExhausted,
 
     // --- how an admitted gang fares
     /// The gang was admitted.
@@ -65,6 +67,10 @@ pub enum Reason {
     PlaceLost,
     /// A node on which pods of the gang run is lost.
     NodeLost,
+    /// A device that the gang holds has a fault.
+    DeviceFault,
+    /// The gang told no progress for as long as it may.
+    NoProgress,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
     /// The gang was told that it is to give way to another one, or to go since its Team uses more than it may.
@@ -162,11 +168,14 @@ impl Reason {
             Self::Evicting => "Evicting",
             Self::BackingOff => "BackingOff",
             Self::MaxRuntimeExceeded => "MaxRuntimeExceeded",
+            Self::RestartsExhausted => "RestartsExhausted",
             Self::Admitted => "Admitted",
             Self::Running => "Running",
             Self::StartTimeout => "StartTimeout",
             Self::PlaceLost => "PlaceLost",
             Self::NodeLost => "NodeLost",
+            Self::DeviceFault => "DeviceFault",
+            Self::NoProgress => "NoProgress",
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",

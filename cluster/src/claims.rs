@@ -15,6 +15,7 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::{DeviceClass, DeviceConstraint, DeviceRequest};
+use muster_api::keys;
 use muster_engine as engine;
 
 use asked::Asked;
@@ -244,6 +245,22 @@ pub fn classes(claim: &ObservedClaim) -> impl Iterator<Item = &str> {
     let devices = claim.spec.iter().flat_map(|spec| &spec.devices);
     let requests = devices.flat_map(|devices| devices.requests.iter().flatten());
     requests.flat_map(classes_of)
+}
+
+/// Whether whoever has the claim uses the NVLinks of its GPUs: it has several, or says that they are to be connected.
+pub fn uses_links(claim: &ObservedClaim) -> bool {
+    let devices = claim.allocated.iter().flatten();
+    let own = devices.filter(|device| !device.for_admin && *device.driver == *keys::DRIVER);
+    if own.count() > 1 {
+        return true;
+    }
+    let asked = claim.spec.iter().flat_map(|spec| &spec.devices);
+    let constraints = asked.flat_map(|asked| asked.constraints.iter().flatten());
+    let mut attributes = constraints.filter_map(|given| given.match_attribute.as_deref());
+    attributes.any(|attribute| {
+        let name = attribute.rsplit('/').next().unwrap_or(attribute);
+        name.starts_with("nvlink") || name == "fabricClique"
+    })
 }
 
 /// The DeviceClasses that a request names, in whatever way.

@@ -12,13 +12,14 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourceSlice};
-use muster_engine::{Amount, AttributeName};
+use muster_engine::{Amount, AttributeName, recovery::DeviceFault};
 
 use self::state::DeviceState;
 pub(crate) use self::state::{is_fault, repels};
 use crate::{
     charge,
     counters::{NamedSets, Numbered, Sets},
+    device_faults,
     pools::PoolKey,
     quantity,
     selectors::Subject,
@@ -97,6 +98,8 @@ pub struct PublishedDevice {
     pub own_attributes: Arc<[(AttributeName, String)]>,
     /// What it draws from the counters of its pool, if anything.
     pub(crate) draws: Option<Arc<Numbered<NamedSets>>>,
+    /// What is wrong with it, if anything.
+    pub(crate) faults: Option<Arc<[DeviceFault]>>,
 }
 
 /// A ResourceSlice as the index keeps it.
@@ -151,6 +154,7 @@ impl PublishedDevice {
             own: Arc::default(),
             own_attributes: Arc::default(),
             draws: None,
+            faults: None,
         }
     }
 
@@ -213,6 +217,7 @@ impl DeviceKinds {
         let name = crate::pools::device_name(driver, pool, &device.name);
         let state = DeviceState::of(&device);
         let draws = self.sets.drawn(&device);
+        let faults = device_faults::of_device(driver, &device);
         let attributes = device.attributes.unwrap_or_default();
         let (own, common): (BTreeMap<_, _>, _) =
             attributes.into_iter().partition(|(name, _)| is_own(name));
@@ -231,7 +236,7 @@ impl DeviceKinds {
                 (None, None) => true,
                 _ => false,
             };
-            Arc::ptr_eq(&old.kind, &kind) && old.own == own && draw_alike
+            Arc::ptr_eq(&old.kind, &kind) && old.own == own && old.faults == faults && draw_alike
         };
         if let Some(old) = old.filter(is_same) {
             return (*old).clone();
@@ -245,6 +250,7 @@ impl DeviceKinds {
                 .collect(),
             own,
             draws,
+            faults,
         }
     }
 

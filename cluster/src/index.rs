@@ -351,15 +351,17 @@ impl Index {
     }
 
     /// Whether [`Index::refresh`] has something left to derive, without a change or the time.
-    /// What [`Index::engine_updates`] derived of gangs and Flavors, and which pods changed, is left for the next refresh to return.
+    /// What [`Index::engine_updates`] derived of gangs, Flavors and faults, and which pods changed, is left for the next refresh to return.
     pub fn has_more(&self) -> bool {
         let Changes {
             gangs,
             pods,
             flavors,
+            faulted,
             ..
         } = &self.changes;
-        let is_untold = !gangs.is_empty() || !pods.is_empty() || !flavors.is_empty();
+        let is_untold =
+            !gangs.is_empty() || !pods.is_empty() || !flavors.is_empty() || !faulted.is_empty();
         is_untold || self.is_unfinished()
     }
 

@@ -161,6 +161,17 @@ impl Pools {
         }
     }
 
+    /// The slice of the node that publishes a device, if its pool is complete.
+    pub(crate) fn slice_with(&self, node: &str, device: &str) -> Option<&SliceView> {
+        let pools = self.of_node.get(node)?.values();
+        let mut slices = pools.filter_map(complete).flatten();
+        let publishes = |slice: &&Arc<SliceView>| {
+            let mut devices = slice.devices.iter();
+            devices.any(|published| *published.name == *device)
+        };
+        slices.find(publishes).map(AsRef::as_ref)
+    }
+
     /// What the node's slices offer.
     pub fn on_node(&mut self, node: &str) -> OnNode {
         let mut usable = Vec::new();

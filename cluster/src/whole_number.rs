@@ -5,7 +5,7 @@
 
 use std::ops::RangeInclusive;
 
-use muster_api::keys::{LONGEST_RUNTIME_SECONDS, MAX_GANG_SIZE, MAX_LIMIT_SECONDS};
+use muster_api::keys::{LONGEST_RUNTIME_SECONDS, MAX_GANG_SIZE, MAX_LIMIT_SECONDS, MOST_RESTARTS};
 
 /// The number, if the text is plain digits without leading zero and within `range`.
 pub fn parse(text: &str, range: &RangeInclusive<u32>) -> Option<u32> {
@@ -30,6 +30,11 @@ pub fn limit_seconds(text: &str) -> Option<u32> {
 /// The longest run of a gang in seconds, as its annotations give it: 1 to 31,536,000.
 pub fn runtime_seconds(text: &str) -> Option<u32> {
     parse(text, &(1..=LONGEST_RUNTIME_SECONDS))
+}
+
+/// How often a gang is started anew at most, as its annotations give it: 0 to 1,000.
+pub fn restarts(text: &str) -> Option<u32> {
+    parse(text, &(0..=MOST_RESTARTS))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use muster_cluster::{
     index,
     managed::{InvalidResourcePattern, ManagedPods},
 };
-use muster_protocol::Mode;
+use muster_protocol::{BreakerLimits, Mode, Recovery};
 use muster_serve::{
     ExtendedResourcesArgs, ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
@@ -51,6 +51,8 @@ pub enum Command {
     BeginObserve(BeginObserveArgs),
     /// Looks for what only Muster can end; the chart does before it is uninstalled.
     CheckUninstall(CheckUninstallArgs),
+    /// Closes the circuit breaker of recovery, once somebody has looked whether the faults were real.
+    ResetBreaker(ResetBreakerArgs),
     /// Looks at a cluster for everything that is known to go wrong with Muster, before the install and after it.
     Preflight(PreflightArgs),
 }
@@ -164,6 +166,14 @@ pub struct BeginObserveArgs {
         value_name = "NAME"
     )]
     pub policy_bindings: Vec<String>,
+}
+
+/// Flags of `reset-breaker`.
+#[derive(Args, Clone, Debug)]
+pub struct ResetBreakerArgs {
+    /// Kubeconfig file; without it the ServiceAccount of the pod is used.
+    #[arg(long, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
 }
 
 /// Flags of `check-uninstall`.
@@ -313,6 +323,10 @@ pub struct RunArgs {
     #[command(flatten)]
     pub nodes: NodeArgs,
 
+    /// What is done about faults.
+    #[command(flatten)]
+    pub recovery: RecoveryArgs,
+
     /// How the lease is held.
     #[command(flatten)]
     pub lease: LeaseArgs,
@@ -344,6 +358,51 @@ pub struct NodeArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub node_evict_after_seconds: u32,
+}
+
+/// What is done about faults of devices, and about nodes that are silent.
+#[derive(Args, Clone, Debug)]
+pub struct RecoveryArgs {
+    /// Whether gangs are evicted for faulty devices and silent nodes, or it is only told that they would be.
+    #[arg(
+        long,
+        env = "MUSTER_RECOVERY_MODE",
+        default_value = "observe",
+        ignore_case = true
+    )]
+    pub recovery_mode: ModeArg,
+
+    /// Share of the nodes with devices for which gangs are evicted at most within the window, in percent; two nodes always. Where more would
+    /// be, the circuit breaker opens, and nothing is evicted any more until a person closes it.
+    #[arg(
+        long,
+        env = "MUSTER_BREAKER_SHARE_PERCENT",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(0..=100)
+    )]
+    pub breaker_share_percent: u32,
+
+    /// The window, in seconds.
+    #[arg(
+        long,
+        env = "MUSTER_BREAKER_WINDOW_SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub breaker_window_seconds: u32,
+}
+
+impl RecoveryArgs {
+    fn settings(&self) -> Recovery {
+        Recovery {
+            mode: self.recovery_mode.into(),
+            breaker: BreakerLimits {
+                share_percent: self.breaker_share_percent,
+                ..BreakerLimits::SHIPPED
+            },
+            breaker_window_seconds: self.breaker_window_seconds.into(),
+        }
+    }
 }
 
 /// How the leader's lease is held.
@@ -530,16 +589,23 @@ pub enum ModeArg {
     Enforce,
 }
 
+impl From<ModeArg> for Mode {
+    fn from(mode: ModeArg) -> Self {
+        match mode {
+            ModeArg::Observe => Self::Observe,
+            ModeArg::Enforce => Self::Enforce,
+        }
+    }
+}
+
 impl RunArgs {
     /// The configuration of the protocol.
     pub fn protocol_config(&self) -> Result<muster_protocol::Config, InvalidResourcePattern> {
         let mut config = muster_protocol::Config {
-            mode: match self.mode {
-                ModeArg::Observe => Mode::Observe,
-                ModeArg::Enforce => Mode::Enforce,
-            },
+            mode: self.mode.into(),
             lost_after_seconds: self.nodes.node_lost_after_seconds.into(),
             node_loss_seconds: self.nodes.node_evict_after_seconds.into(),
+            recovery: self.recovery.settings(),
             ..muster_protocol::Config::new(self.index_config()?)
         };
         let own_scheduler = self.scheduler_name.iter().filter(|name| !name.is_empty());
@@ -654,6 +720,29 @@ mod tests {
         assert_eq!(configured(&flags), (10, 20));
         for flag in flags.map(|flag| flag.replace("=10", "=0").replace("=20", "=0")) {
             let refused = Cli::try_parse_from(["muster-controller", &flag]);
+            assert!(refused.is_err(), "{flag}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_ended_for_faults_unless_the_flags_say_so() {
+        let configured = |flags: &[&str]| {
+            let flags = [&["muster-controller"], flags].concat();
+            let cli = Cli::try_parse_from(flags).unwrap();
+            cli.run.protocol_config().unwrap().recovery
+        };
+        assert_eq!(configured(&[]), Recovery::default(), "what ships");
+        let flags = [
+            "--recovery-mode=Enforce",
+            "--breaker-share-percent=5",
+            "--breaker-window-seconds=60",
+        ];
+        let recovery = configured(&flags);
+        assert_eq!(recovery.mode, Mode::Enforce);
+        assert_eq!(recovery.breaker.most_nodes(100), 5);
+        assert_eq!(recovery.breaker_window_seconds, 60);
+        for flag in ["--breaker-share-percent=101", "--breaker-window-seconds=0"] {
+            let refused = Cli::try_parse_from(["muster-controller", flag]);
             assert!(refused.is_err(), "{flag}");
         }
     }

@@ -6,7 +6,7 @@
 //! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), and whether an extender
 //! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
 //! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
-//! [`observe_begin`], [`uninstall_check`].
+//! [`observe_begin`], [`uninstall_check`], [`breaker_reset`].
 //!
 //! **Invariant: one task owns the machine**, so that what it observes, decides and is given has one order.
 //! **Invariant: a replica leads at most once.** It never goes back to following: what it knew is worth nothing
@@ -14,6 +14,7 @@
 
 pub mod args;
 pub mod attendance;
+pub mod breaker_reset;
 pub mod ca_bundle;
 pub mod claim_templates;
 pub mod device_check;

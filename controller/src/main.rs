@@ -31,6 +31,9 @@ async fn main() -> anyhow::Result<ExitCode> {
         Some(Command::CheckUninstall(args)) => {
             muster_controller::uninstall_check::run(args).await?;
         }
+        Some(Command::ResetBreaker(args)) => {
+            muster_controller::breaker_reset::run(args).await?;
+        }
         // Its exit code says more than whether there was an error.
         Some(Command::Preflight(args)) => return muster_controller::preflight::run(&args).await,
         Some(Command::Run(args)) => Box::pin(muster_controller::run::run(args)).await?,

@@ -9,7 +9,7 @@ use std::{
 };
 
 use muster_cluster::object::{Change, Kind, Object, ObjectKey};
-use muster_protocol::{ApiRequest, Outcome, lanes::Lane};
+use muster_protocol::{ApiRequest, BreakerState, Outcome, lanes::Lane};
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -42,6 +42,9 @@ pub struct ControllerMetrics {
     ungating_withheld: Gauge,
     ungating_careful: Gauge,
     stages_held: Gauge,
+    breaker_open: Gauge,
+    drained_nodes: Gauge,
+    drained_nodes_limit: Gauge,
     quota: QuotaFamilies,
 }
 
@@ -111,6 +114,9 @@ impl ControllerMetrics {
             ungating_withheld: Gauge::default(),
             ungating_careful: Gauge::default(),
             stages_held: Gauge::default(),
+            breaker_open: Gauge::default(),
+            drained_nodes: Gauge::default(),
+            drained_nodes_limit: Gauge::default(),
             quota: QuotaFamilies::register(metrics),
         };
         metrics.register(|registry| {
@@ -186,6 +192,22 @@ impl ControllerMetrics {
                  fault of the controller",
                 all.stages_held.clone(),
             );
+            registry.register(
+                "breaker_open",
+                "1 while nothing is evicted for faults and silent nodes, because there were too many, until a person closes the \
+                 circuit breaker",
+                all.breaker_open.clone(),
+            );
+            registry.register(
+                "drained_nodes",
+                "Nodes for whose faults or silence gangs were evicted within the window of the circuit breaker",
+                all.drained_nodes.clone(),
+            );
+            registry.register(
+                "drained_nodes_limit",
+                "How many such nodes there may be",
+                all.drained_nodes_limit.clone(),
+            );
         });
         // An increase is only seen of a series that was there before.
         for lane in Lane::ALL {
@@ -208,6 +230,19 @@ impl ControllerMetrics {
                 times = so_often,
                 "an attempt of a gang seemed to go back to a stage that it had passed, and was kept in the later one: this is a \
                  fault of the controller, please report it"
+            );
+        }
+    }
+
+    pub(crate) fn set_breaker(&self, breaker: BreakerState) {
+        let count = |nodes: usize| i64::try_from(nodes).unwrap_or(i64::MAX);
+        self.drained_nodes.set(count(breaker.drained_nodes));
+        self.drained_nodes_limit.set(count(breaker.most_nodes));
+        let is_open = i64::from(breaker.is_open);
+        if self.breaker_open.set(is_open) < is_open {
+            tracing::warn!(
+                "the circuit breaker is open: nothing is evicted for faults and silent nodes any more; look whether they are real, \
+                 then run `muster-controller reset-breaker`"
             );
         }
     }

@@ -10,7 +10,7 @@
 //! [`State::decide`]; nothing is admitted without a placement.
 //!
 //! The room is laid out as: [`names`] and [`amount`] (vocabulary), [`model`] (what was observed),
-//! [`decision`] (what is decided, and why), [`fairness`] (what namespaces used), [`remedy`] (what would help), [`quota`] (tree arithmetic), `placement` (nodes and
+//! [`decision`] (what is decided, and why), [`fairness`] (what namespaces used), [`remedy`] (what would help), [`recovery`] (what faults cost), [`quota`] (tree arithmetic), `placement` (nodes and
 //! devices), [`state`] (the two joined).
 
 pub mod amount;
@@ -21,6 +21,7 @@ pub mod names;
 mod placement;
 mod queue;
 pub mod quota;
+pub mod recovery;
 pub mod remedy;
 pub mod state;
 mod text;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use muster_api::Reason;
 use muster_cluster::table::Table;
+use muster_engine::recovery::Answered;
 
 use crate::Now;
 
@@ -87,6 +88,8 @@ pub(crate) struct Clocks {
     pauses: Table<String, (i64, u64)>,
     /// When the status of a Gang was written.
     status_writes: Table<String, u64>,
+    /// Since when it is seen that an attempt of a Gang holds what has a fault, and which attempt.
+    faults: Table<String, (i64, BTreeMap<Answered, u64>)>,
     ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, or kube-scheduler is away, and no start can make progress.
     stands_still: bool,
@@ -330,6 +333,40 @@ impl Clocks {
         self.status_writes.get(gang_uid).copied()
     }
 
+    /// Notes which faults reach what an attempt of a Gang holds; those that do not any more are forgotten.
+    pub(crate) fn note_faults(
+        &mut self,
+        gang_uid: &str,
+        attempt: i64,
+        faults: impl IntoIterator<Item = Answered>,
+        now: u64,
+    ) {
+        let before = self.faults.remove(gang_uid);
+        let before = before.filter(|(of, _)| *of == attempt);
+        let since = |fault: &Answered| before.as_ref()?.1.get(fault).copied();
+        let faults = faults.into_iter();
+        let after: BTreeMap<Answered, u64> = faults
+            .map(|fault| {
+                let since = since(&fault).unwrap_or(now);
+                (fault, since)
+            })
+            .collect();
+        if !after.is_empty() {
+            self.faults.insert(gang_uid.to_owned(), (attempt, after));
+        }
+    }
+
+    /// Since when it is seen that the attempt holds what has the fault.
+    pub(crate) fn fault_seen_at(
+        &self,
+        gang_uid: &str,
+        attempt: i64,
+        fault: &Answered,
+    ) -> Option<u64> {
+        let (of, faults) = self.faults.get(gang_uid)?;
+        faults.get(fault).copied().filter(|_| *of == attempt)
+    }
+
     /// A Gang is gone.
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.nudges.remove(gang_uid);
@@ -341,6 +378,7 @@ impl Clocks {
         self.admissions.remove(gang_uid);
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
+        self.faults.remove(gang_uid);
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use muster_cluster::index;
-use muster_engine as engine;
+use muster_engine::{self as engine, recovery::BreakerLimits};
 
 /// Whether Muster decides, or only shows what it would decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,28 @@ pub enum Mode {
     /// Pods start when they are admitted, and drivers prepare only what has a permit.
     #[default]
     Enforce,
+}
+
+/// What is done, without proof and without a user's word, about what may have gone wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Observe: it is told what would be done, and nothing is ended.
+    pub mode: Mode,
+    /// How many nodes may be drained within the window.
+    pub breaker: BreakerLimits,
+    /// The window, in seconds.
+    pub breaker_window_seconds: u64,
+}
+
+impl Default for Recovery {
+    /// What the chart ships.
+    fn default() -> Self {
+        Self {
+            mode: Mode::Observe,
+            breaker: BreakerLimits::SHIPPED,
+            breaker_window_seconds: 600,
+        }
+    }
 }
 
 /// Limits and choices of the protocol. [`Config::new`] is what the chart ships.
@@ -62,6 +84,8 @@ pub struct Config {
     /// After how many looks of searches in vain the engine ends a call; see [`muster_engine::Budget`]. What came meanwhile is
     /// taken in before it goes on.
     pub looks_in_vain: u64,
+    /// What is done about faults of devices and silent nodes.
+    pub recovery: Recovery,
     /// Pause before an effect that was not answered, refused or in conflict is tried again.
     pub retry_seconds: u64,
 }
@@ -86,6 +110,7 @@ impl Config {
             node_loss_seconds: 240,
             silent_driver_seconds: 300,
             looks_in_vain: muster_engine::Budget::LOOKS_IN_VAIN,
+            recovery: Recovery::default(),
             retry_seconds: 1,
         }
     }

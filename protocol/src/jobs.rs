@@ -6,7 +6,7 @@ use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, keys};
 use muster_cluster::{
     formed::GangKey,
-    gangs::{is_indexed, succeeded_ranks},
+    gangs::{is_gang, is_indexed, succeeded_ranks},
     index::{Index, NamespacedName},
     pod::{self, ObservedPod, PodFields},
 };
@@ -15,6 +15,9 @@ use crate::{admission::plan::Plan, poll_context::PollContext};
 
 /// Under which name the API server sums up the oldest field managers where there are many: Muster may be one of them.
 const ANCIENT_CHANGES: &str = "ancient-changes";
+
+/// Failures that a Job without `backoffLimit` may have.
+const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 
 /// The Job that controls the pod, if it is known.
 pub(crate) fn job_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a Job> {
@@ -87,6 +90,25 @@ pub(crate) fn is_drained_queue(index: &Index, job: &Job) -> bool {
 pub(crate) fn fails_by_index(job: &Job) -> bool {
     let spec = job.spec.as_ref();
     spec.is_some_and(|spec| spec.backoff_limit_per_index.is_some())
+}
+
+/// How many pods of it may fail.
+pub(crate) fn backoff_limit(job: &Job) -> i32 {
+    let limit = job.spec.as_ref().and_then(|spec| spec.backoff_limit);
+    limit.unwrap_or(DEFAULT_BACKOFF_LIMIT)
+}
+
+/// Whether somebody controls it, who keeps its spec as it wants it. A CronJob leaves the Jobs alone that it made.
+pub(crate) fn is_controlled(job: &Job) -> bool {
+    let mut owners = job.metadata.owner_references.iter().flatten();
+    owners.any(|owner| owner.controller == Some(true) && owner.kind != "CronJob")
+}
+
+/// Whether each of its pods is a gang for itself, and not all of them one, which these are. (How many are left of it says nothing.)
+pub(crate) fn are_gangs_of_one(gang: &Gang, job: &Job, pods: &[&ObservedPod]) -> bool {
+    let is_single = gang.spec.group.is_none() && !pods.iter().any(|pod| is_gang(job, pod));
+    let parallelism = job.spec.as_ref().and_then(|spec| spec.parallelism);
+    is_single && parallelism.unwrap_or(1) > 1
 }
 
 /// Whether its time is limited, which runs while its pods wait and stands while it is suspended.

@@ -33,7 +33,7 @@ pub const TELLING_AT_ONCE: usize = 16;
 pub const EVENTS_AT_ONCE: usize = 4;
 /// Writes of one party that are under way at the same time.
 pub const PARTY_AT_ONCE: usize = 16;
-/// The party of reads of Nodes, of which so many are under way at the same time. No Team and no namespace has that name.
+/// The party of reads of Nodes and their slices, of which so many are under way at the same time. No Team and no namespace has that name.
 const NODE_READS: &str = "/nodes";
 /// Writes that higher lanes get before a lower one gets one.
 const BEFORE_A_LOWER_LANE: u32 = 9;
@@ -102,8 +102,10 @@ impl Place {
     /// Where a write belongs, by what is seen of the object that it changes.
     pub fn of(write: &ApiRequest, index: &Index) -> Self {
         let (lane, party) = match write {
-            // A thousand nodes may fall silent at once: what is read of them must not stand before the Ledger.
-            ApiRequest::ReadObject { key } if key.kind == Kind::Node => {
+            // A thousand nodes may fall silent, or tell of faults, at once: what is read of them must not stand before the Ledger.
+            ApiRequest::ReadObject { key }
+                if matches!(key.kind, Kind::Node | Kind::ResourceSlice) =>
+            {
                 (Lane::Outward, NODE_READS.to_owned())
             }
             ApiRequest::ReadObject { .. }

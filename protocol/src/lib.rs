@@ -43,6 +43,8 @@
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
+//! * `faults`: faults of devices, whom they reach, and how many nodes may be drained for them.
+//! * `stalls`: gangs that make no progress though all that they hold is well.
 //! * `nodes`: nodes that fall silent, are lost, come back, or are gone for good.
 //! * `feed`: what the engine is told of gangs.
 
@@ -50,6 +52,7 @@ mod admission;
 mod clocks;
 mod config;
 pub mod effect;
+mod faults;
 mod feed;
 mod in_flight;
 mod in_vain;
@@ -64,13 +67,15 @@ mod objects;
 mod outward;
 mod poll_context;
 mod resync;
+mod stalls;
 mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Mode, Now};
+pub use config::{Config, Mode, Now, Recovery};
 pub use effect::{ApiRequest, Effect, EffectId, EventNote, JobChange, Outcome};
 pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;
-pub use machine::Machine;
+pub use machine::{BreakerState, Machine};
+pub use muster_engine::recovery::BreakerLimits;

@@ -9,6 +9,7 @@ use muster_engine as engine;
 use crate::{
     ApiRequest, Effect, Machine, Now,
     admission::admit,
+    admission::evict as eviction,
     admission::intent_state::IntentState,
     admission::place,
     admission::plan::Plan,
@@ -16,6 +17,7 @@ use crate::{
     admission::stage::{self, Stage, View},
     admission::void,
     clocks::Progress,
+    faults::held::{self, Reached},
     feed::holds::{self, Said, Source},
     feed::{restored, running, waiting},
     injected_bug::InjectedBug,
@@ -25,7 +27,7 @@ use crate::{
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
-    outward::{evict, gangs, nudge, permits, preemption, release, ungate},
+    outward::{evict, gangs, nudge, permits, preemption, release, restarts, ungate},
     poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -482,6 +484,10 @@ impl Machine {
                     flavors.map(ToString::to_string).collect()
                 },
             ),
+            has_devices: self.index.engine_node(name).map_or_else(
+                || self.health.has_devices(name),
+                |node| !node.devices.is_empty(),
+            ),
         });
         // Of a Node that was made again it is still to be proved what became of the one that the object was written for.
         let is_meant = devices.is_none_or(|devices| {
@@ -546,6 +552,14 @@ impl Machine {
         for flavor in &changes.flavors {
             self.capacity.note_flavor(flavor.as_str());
         }
+        for node in &changes.faulted {
+            if self.index.faulty_devices(node).is_none() {
+                self.fault_checks.forget(node);
+            }
+            for key in self.plans.on_node(node) {
+                self.agenda.gang(key);
+            }
+        }
         let everything = self.agenda.take_everything();
         if everything {
             self.note_everything();
@@ -563,6 +577,7 @@ impl Machine {
             }
         }
         self.read_ledger();
+        self.read_breaker(now);
         self.look_up_news(epoch, now);
         let (again, over) = self.flights.advance(&self.index, now);
         effects.extend(again);
@@ -591,6 +606,20 @@ impl Machine {
                 for node in self.permits.of_gang(&key.to_string()) {
                     self.agenda.node(node);
                 }
+            }
+        }
+    }
+
+    /// Where the circuit breaker was opened or closed, whatever it has a say in is looked at again: as rare as a false alarm.
+    fn read_breaker(&mut self, now: Now) {
+        let ledger = self.index.ledger().map(AsRef::as_ref);
+        if !self.breaker.read(ledger, now) {
+            return;
+        }
+        let nodes = self.index.faulty_nodes().chain(self.health.nodes());
+        for node in nodes {
+            for key in self.plans.on_node(node) {
+                self.agenda.gang(key);
             }
         }
     }
@@ -884,6 +913,8 @@ impl Machine {
         self.clocks
             .note_pause(&uid, pauses_until, now.monotonic_seconds);
 
+        self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
+        self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
@@ -906,9 +937,30 @@ impl Machine {
         let notes = events.owed(self.context(epoch, now, &wake), key);
         self.events = events;
         self.send(notes, epoch, now, effects);
+        let unconfirmed = eviction::to_confirm(self.context(epoch, now, &wake), key);
+        effects.extend(unconfirmed.map(|found| self.check_fault(&found, now)));
+        let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
+        effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
         let due = wake.get();
         let due = due.filter(|_| !self.bugs.has(InjectedBug::NoTimers));
         self.agenda.set_due(Subject::Gang(key.clone()), due);
+    }
+
+    /// Notes which faults reach what the attempt of a Gang holds.
+    fn note_faults(
+        &mut self,
+        gang_uid: &str,
+        plan: Option<&Plan>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) {
+        let context = self.context(epoch, now, wake);
+        let reached = plan.map_or_else(Vec::new, |plan| held::reached(context, plan));
+        let faults: Vec<_> = reached.iter().map(Reached::identity).collect();
+        let attempt = plan.map_or(0, |plan| plan.attempt);
+        self.clocks
+            .note_faults(gang_uid, attempt, faults, now.monotonic_seconds);
     }
 
     /// Notes how far a start has come. Returns the pods whose kubelets are to be nudged.
@@ -958,6 +1010,7 @@ impl Machine {
         {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
+            self.stalls.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.
         let has_reservation = |view: Option<&View>| view.is_some_and(|view| view.has_reservation);
@@ -1040,6 +1093,7 @@ impl Machine {
         writes.extend(gangs::write(context, key));
         if let Some(gang) = self.index.gang(key) {
             writes.extend(evict::writes(context, key, gang));
+            writes.extend(restarts::writes(context, key, gang));
             if let Some(plan) = self.plans.carried(key) {
                 writes.extend(preemption::writes(context, gang, plan));
             }

@@ -12,6 +12,7 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
+    faults::{breaker::BreakerView, check::FaultChecks},
     feed::{EXPLAINING_LOOKS, Feed, restored},
     in_flight::{Answer, InFlightWrites},
     in_vain::FieldNotStored,
@@ -30,6 +31,7 @@ use crate::{
     outward::window::Window,
     poll_context::PollContext,
     resync::Resync,
+    stalls::Stalls,
     tables::agenda::Agenda,
     tables::permits::PermitTable,
     tables::plans::Plans,
@@ -40,6 +42,17 @@ use muster_cluster::{
     judgement::{Judgement, JudgementRequest},
     object::{Change, ObjectKey},
 };
+
+/// The circuit breaker as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakerState {
+    /// Nodes that gangs were evicted for within the window.
+    pub drained_nodes: usize,
+    /// How many may be.
+    pub most_nodes: usize,
+    /// Whether it is open: nothing is evicted without proof until a person closes it.
+    pub is_open: bool,
+}
 
 /// The protocol of one leadership, from takeover until it sees a higher epoch or is dropped.
 ///
@@ -64,6 +77,9 @@ pub struct Machine {
     pub(crate) clocks: Clocks,
     pub(crate) health: NodeHealth,
     pub(crate) node_checks: NodeChecks,
+    pub(crate) fault_checks: FaultChecks,
+    pub(crate) stalls: Stalls,
+    pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
     pub(crate) suspensions: Suspensions,
@@ -102,6 +118,9 @@ impl Machine {
             clocks: Clocks::default(),
             health: NodeHealth::default(),
             node_checks: NodeChecks::default(),
+            fault_checks: FaultChecks::default(),
+            stalls: Stalls::default(),
+            breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
             suspensions: Suspensions::default(),
@@ -272,7 +291,10 @@ impl Machine {
             self.take_store_check(read, &outcome);
             return true;
         }
-        if self.take_node_check(effect, &outcome) {
+        let is_check = self.take_node_check(effect, &outcome)
+            || self.take_fault_check(effect, &outcome)
+            || self.take_stall_check(effect, &outcome);
+        if is_check {
             return true;
         }
         let retry = self.config.retry_seconds;
@@ -366,6 +388,19 @@ impl Machine {
         self.takeover.leading_epoch()
     }
 
+    /// How many nodes count as drained now, how many may at most, and whether the circuit breaker is open.
+    pub fn breaker(&self) -> BreakerState {
+        let recovery = &self.config.recovery;
+        let now = self.now.map_or(0, |now| now.monotonic_seconds);
+        let drained = self.breaker.drained(recovery.breaker_window_seconds, now);
+        let nodes = self.health.nodes_with_devices();
+        BreakerState {
+            drained_nodes: drained.len(),
+            most_nodes: recovery.breaker.most_nodes(nodes),
+            is_open: self.breaker.is_open(),
+        }
+    }
+
     /// Set once a higher epoch than its own was seen anywhere, its Ledger is no more, or the store was set back. The caller
     /// exits; polls return nothing.
     pub fn must_exit(&self) -> Option<&ExitReason> {
@@ -393,6 +428,9 @@ impl Machine {
             clocks: &self.clocks,
             health: &self.health,
             node_checks: &self.node_checks,
+            fault_checks: &self.fault_checks,
+            stalls: &self.stalls,
+            breaker: &self.breaker,
             bugs: self.bugs,
             epoch,
             now,

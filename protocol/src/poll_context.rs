@@ -11,11 +11,13 @@ use crate::{
     admission::preempt::{self, Goes},
     admission::stage::Views,
     clocks::Clocks,
+    faults::{breaker::BreakerView, check::FaultChecks},
     feed::Explanations,
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
     nodes::{check::NodeChecks, health::NodeHealth},
     outward::preemption,
+    stalls::Stalls,
     tables::permits::PermitTable,
     tables::plans::{Committed, Plans},
 };
@@ -41,6 +43,9 @@ pub(crate) struct PollContext<'a> {
     pub(crate) clocks: &'a Clocks,
     pub(crate) health: &'a NodeHealth,
     pub(crate) node_checks: &'a NodeChecks,
+    pub(crate) fault_checks: &'a FaultChecks,
+    pub(crate) stalls: &'a Stalls,
+    pub(crate) breaker: &'a BreakerView,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,

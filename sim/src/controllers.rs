@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use muster_api::keys;
 use muster_cluster::{index::Config as IndexConfig, managed::ManagedPods, object::Kind};
-use muster_protocol::{ApiRequest, Config, Machine, Outcome};
+use muster_protocol::{ApiRequest, Config, Machine, Mode, Outcome};
 
 use crate::{
     api_server::ApiServer,
@@ -19,7 +19,7 @@ use crate::{
     listing::Listing,
     matrix::Mishap,
     performing::Performing,
-    scenario::Scenario,
+    scenario::{Hardship, Scenario},
 };
 use replica::{Replica, Sent};
 
@@ -54,6 +54,9 @@ pub struct Controllers {
     late_lists: usize,
     keep_ended_seconds: i64,
     whole_intent_bytes: usize,
+    /// Whether GPUs break, and the circuit breaker is as it ships. Elsewhere it has no say: of two nodes that are dead it would be the
+    /// third that has to wait for a person.
+    do_gpus_break: bool,
     /// Carries out what machines ask for; without, it is done to the API server directly.
     performing: Option<Performing>,
     /// Effects that were carried out.
@@ -91,6 +94,7 @@ impl Controllers {
         Self {
             keep_ended_seconds: scenario.keep_ended_seconds,
             whole_intent_bytes: scenario.whole_intent_bytes,
+            do_gpus_break: scenario.hardships.have(Hardship::BrokenDevices),
             ..Self::default()
         }
     }
@@ -278,6 +282,10 @@ impl Controllers {
         });
         config.keep_ended_seconds = self.keep_ended_seconds;
         config.whole_intent_bytes = self.whole_intent_bytes;
+        config.recovery.mode = Mode::Enforce;
+        if !self.do_gpus_break {
+            config.recovery.breaker.share_percent = 100;
+        }
         #[cfg(feature = "injected-bugs")]
         if let Some(bug) = self.bug {
             return Some(Machine::with_injected_bug(config, bug));

@@ -92,10 +92,14 @@ pub enum Fault {
     Compaction,
     /// The one effect that the seed aims at meets the one mishap that it aims at.
     Aimed,
+    /// A GPU has a fault for a while, and its driver says so. The rank on it may die of that.
+    GpuBreaks,
+    /// The leader's watch of what drivers publish stands still.
+    SliceWatchLag,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 38] = [
+pub const FAULTS: [Fault; 40] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -134,6 +138,8 @@ pub const FAULTS: [Fault; 38] = [
     Fault::DrainTeam,
     Fault::ChangeTier,
     Fault::Compaction,
+    Fault::GpuBreaks,
+    Fault::SliceWatchLag,
 ];
 
 impl Fault {
@@ -144,6 +150,7 @@ impl Fault {
             Self::ImageMissing => Some(Hardship::MissingImages),
             Self::MachineDies | Self::MachineStaysDead => Some(Hardship::DeadMachines),
             Self::HoldTeam | Self::DrainTeam => Some(Hardship::TeamStops),
+            Self::GpuBreaks | Self::SliceWatchLag => Some(Hardship::BrokenDevices),
             _ => None,
         }
     }

@@ -60,6 +60,7 @@ pub mod scenario;
 pub mod scheduler;
 pub mod script;
 pub mod seeds;
+mod taints;
 pub mod trace;
 pub mod workload;
 pub mod world;

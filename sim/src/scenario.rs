@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::TierPreemption;
+use muster_api::{TierPreemption, keys};
 
 use crate::{fixtures::TIERS, random::Random};
 
@@ -141,6 +141,8 @@ pub struct GangShape {
     pub min_count: Option<usize>,
     /// For how long an attempt runs at most, if it says so.
     pub max_runtime_seconds: Option<u32>,
+    /// How often it is started anew after its own pods failed, if it says so.
+    pub max_restarts: Option<u32>,
     /// The kind of GPUs that it asks for; any without.
     pub product: Option<Product>,
     /// GPUs that each pod has for itself; only where all share a claim may it have none.
@@ -397,6 +399,10 @@ fn gang(
         max_runtime_seconds: Random::new(aside(random).below(u64::MAX))
             .one_in(3)
             .then_some(MAX_RUNTIME_SECONDS),
+        // So many that none runs out of them: what is looked at is that its Job bears with them.
+        max_restarts: hardships
+            .have(Hardship::BrokenDevices)
+            .then_some(keys::MOST_RESTARTS),
         product: random.one_in(2).then_some(home),
         gpus_per_pod,
         claims_per_pod,

@@ -19,34 +19,54 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 8] = [
+const ANNOTATIONS: [&str; 11] = [
     keys::GANG_SIZE,
     keys::MIN_COUNT,
     keys::START_TIMEOUT_SECONDS,
     keys::FAILURE_GRACE_SECONDS,
     keys::MAX_RUNTIME_SECONDS,
+    keys::MAX_RESTARTS,
+    keys::PROGRESS_DEADLINE_SECONDS,
+    keys::PROGRESS,
     keys::TOPOLOGY_REQUIRED,
     keys::TOPOLOGY_PREFERRED,
     CHECKPOINTED_AT,
 ];
-/// A number of seconds: its key, how it is read, and the most that it may be.
-type Limit = (&'static str, fn(&str) -> Option<u32>, u32);
+/// A number: its key, how it is read, of what it is one and from where on, and the most that it may be.
+type Limit = (&'static str, fn(&str) -> Option<u32>, &'static str, u32);
+/// What most limits are numbers of.
+const SECONDS: &str = "of seconds from 1";
 /// The limits that a gang may ask for.
-const LIMITS: [Limit; 3] = [
+const LIMITS: [Limit; 5] = [
     (
         keys::START_TIMEOUT_SECONDS,
         whole_number::limit_seconds,
+        SECONDS,
         keys::MAX_LIMIT_SECONDS,
     ),
     (
         keys::FAILURE_GRACE_SECONDS,
         whole_number::limit_seconds,
+        SECONDS,
+        keys::MAX_LIMIT_SECONDS,
+    ),
+    (
+        keys::PROGRESS_DEADLINE_SECONDS,
+        whole_number::limit_seconds,
+        SECONDS,
         keys::MAX_LIMIT_SECONDS,
     ),
     (
         keys::MAX_RUNTIME_SECONDS,
         whole_number::runtime_seconds,
+        SECONDS,
         keys::LONGEST_RUNTIME_SECONDS,
+    ),
+    (
+        keys::MAX_RESTARTS,
+        whole_number::restarts,
+        "from 0",
+        keys::MOST_RESTARTS,
     ),
 ];
 /// Written by workloads at any time; read with preemption.
@@ -146,7 +166,7 @@ impl<'a> Declared<'a> {
             );
         }
         min_count::check_number(self, findings);
-        for (key, parse, most) in LIMITS {
+        for (key, parse, least, most) in LIMITS {
             let limit = self.annotation(key);
             let limit = limit.filter(|limit| parse(limit).is_none());
             if let Some(limit) = limit {
@@ -154,9 +174,8 @@ impl<'a> Declared<'a> {
                     Reason::InvalidValue,
                     self.annotation_path(key),
                     format!(
-                        "{}: must be a whole number of seconds from 1 to {}, in plain digits",
-                        quoted(limit),
-                        most
+                        "{}: must be a whole number {least} to {most}, in plain digits",
+                        quoted(limit)
                     ),
                 );
             }

@@ -73,7 +73,7 @@ pub(crate) fn ledger_spec() -> LedgerSpec {
     LedgerSpec {
         leader_epoch: 1,
         sequence: 1,
-        intents: Vec::new(),
+        ..LedgerSpec::default()
     }
 }
 

@@ -206,13 +206,14 @@ fn agreed_annotation(
     )
 }
 
-/// How long the gang may run, and make no progress, where pods or their Job say.
+/// How long the gang may run, and make no progress, and how often it is started anew, where pods or their Job say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_field_names, reason = "the unit stands in each name")]
 pub(super) struct Limits {
     pub(super) start_timeout_seconds: Option<u32>,
     pub(super) failure_grace_seconds: Option<u32>,
     pub(super) max_runtime_seconds: Option<u32>,
+    pub(super) max_restarts: Option<u32>,
+    pub(super) progress_deadline_seconds: Option<u32>,
 }
 
 /// The limits that pods, or else their Job, name.
@@ -220,25 +221,34 @@ pub(super) fn limits(
     declaring: &[Declaring<'_>],
     job: Option<&Job>,
 ) -> Result<Limits, PendingReason> {
-    let read = |key: &str, parse: fn(&str) -> Option<u32>, most: u32| {
+    let read = |key: &str, parse: fn(&str) -> Option<u32>, range: (&str, u32)| {
         let Some(text) = agreed_annotation(declaring, job, key)? else {
             return Ok(None);
         };
         parse(&text).map(Some).ok_or_else(|| {
             let text: String = text.chars().take(64).collect();
-            let cause = format!("is {text:?}; write a whole number of seconds from 1 to {most}");
+            let (least, most) = range;
+            let cause = format!("is {text:?}; write a whole number {least} to {most}");
             UnsupportedField::new(format!("metadata.annotations[{key}]"), cause).wait("pods")
         })
     };
-    let limit = |key| read(key, whole_number::limit_seconds, keys::MAX_LIMIT_SECONDS);
+    let seconds = "of seconds from 1";
+    let day = (seconds, keys::MAX_LIMIT_SECONDS);
+    let limit = |key| read(key, whole_number::limit_seconds, day);
     Ok(Limits {
         start_timeout_seconds: limit(keys::START_TIMEOUT_SECONDS)?,
         failure_grace_seconds: limit(keys::FAILURE_GRACE_SECONDS)?,
         max_runtime_seconds: read(
             keys::MAX_RUNTIME_SECONDS,
             whole_number::runtime_seconds,
-            keys::LONGEST_RUNTIME_SECONDS,
+            (seconds, keys::LONGEST_RUNTIME_SECONDS),
         )?,
+        max_restarts: read(
+            keys::MAX_RESTARTS,
+            whole_number::restarts,
+            ("from 0", keys::MOST_RESTARTS),
+        )?,
+        progress_deadline_seconds: limit(keys::PROGRESS_DEADLINE_SECONDS)?,
     })
 }
 
@@ -383,6 +393,26 @@ mod tests {
             assert_eq!(wait.reason, Reason::RequestNotUnderstood);
             assert!(wait.details.contains(named), "{}", wait.details);
             assert!(wait.details.contains("1 to 86400"), "{}", wait.details);
+        }
+    }
+
+    #[test]
+    fn a_gang_is_started_anew_a_thousand_times_at_most() {
+        let of = |most: &str| {
+            let annotations = json!({keys::MAX_RESTARTS: most});
+            let job = json!({"metadata": {"annotations": annotations}, "spec": {}});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            limits(&[], Some(&job))
+        };
+        for (text, expected) in [("0", 0), ("1000", 1_000)] {
+            assert_eq!(of(text).unwrap().max_restarts, Some(expected));
+        }
+        for text in ["1001", "-1", "01", "three"] {
+            let wait = of(text).unwrap_err();
+            assert_eq!(wait.reason, Reason::RequestNotUnderstood, "{text}");
+            let says = wait.details.contains(keys::MAX_RESTARTS)
+                && wait.details.contains("a whole number from 0 to 1000");
+            assert!(says, "{}", wait.details);
         }
     }
 

@@ -38,6 +38,10 @@ impl Forming<'_, '_> {
         let start_timeout_seconds = limits.start_timeout_seconds.map(i64::from);
         let max_runtime_seconds = Self::max_runtime_seconds(members, limits, &base);
         let failure_grace_seconds = limits.failure_grace_seconds.map(i64::from);
+        let progress_deadline_seconds = limits.progress_deadline_seconds.map(i64::from);
+        let max_restarts = limits
+            .max_restarts
+            .and_then(|most| i32::try_from(most).ok());
         GangSpec {
             size: i32::try_from(size.pods).unwrap_or(i32::MAX),
             // What is left may be less.
@@ -50,6 +54,9 @@ impl Forming<'_, '_> {
             max_runtime_seconds,
             restart: RestartPolicy {
                 failure_grace_seconds: failure_grace_seconds.or(base.restart.failure_grace_seconds),
+                max_restarts: max_restarts.or(base.restart.max_restarts),
+                progress_deadline_seconds: progress_deadline_seconds
+                    .or(base.restart.progress_deadline_seconds),
             },
             ..base
         }

@@ -16,6 +16,8 @@ pub struct Changes {
     pub pods: BTreeSet<String>,
     /// Nodes whose Node, NodeDevices, slices, allocations or use by bound pods changed.
     pub nodes: BTreeSet<String>,
+    /// Nodes of whose devices other ones have faults now, or others than before.
+    pub faulted: BTreeSet<String>,
     /// Teams whose object changed, or to which namespaces came or from which they went.
     pub teams: BTreeSet<String>,
     /// Queue objects that changed.

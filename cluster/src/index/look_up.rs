@@ -1,6 +1,6 @@
 //! What the index answers. Nothing here derives anything; derived answers are as of the last refresh.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -15,6 +15,7 @@ use muster_engine as engine;
 use super::{FlavorCount, Index, NamespacedName};
 use crate::{
     claims::ObservedClaim,
+    device_faults::FaultyDevice,
     device_plugin,
     formed::{FormedGang, GangKey},
     gangs::{NamespaceTeam, default_tier},
@@ -230,6 +231,16 @@ impl Index {
     /// Whether the node has devices of our driver now, or had some within the grace time.
     pub fn is_served(&self, node: &str) -> bool {
         self.views.is_served(node)
+    }
+
+    /// The devices of the node that have faults, by `driver/pool/device`, as of the last refresh; `None`: none has.
+    pub fn faulty_devices(&self, node: &str) -> Option<&BTreeMap<Arc<str>, FaultyDevice>> {
+        self.views.faulty(node)
+    }
+
+    /// The nodes of which any device has a fault, in the order of their names.
+    pub fn faulty_nodes(&self) -> impl Iterator<Item = &String> {
+        self.views.faulty_nodes()
     }
 
     /// The node as the engine was told last, devices included.

@@ -16,6 +16,7 @@ use muster_engine::{
 
 use super::{Index, SLICES_GRACE_SECONDS, store::Versioned};
 use crate::{
+    device_faults::FaultyDevice,
     device_plugin::{self, ClassResources, CountedResources},
     flavor::{self, Scope},
     node_filter::{NodeBasis, NodeFilters},
@@ -38,6 +39,8 @@ pub(super) struct NodeViews {
     /// Pools that were seen elsewhere, or nowhere, since somebody asked.
     moved: BTreeSet<PoolKey>,
     passed: BTreeMap<String, Passed>,
+    /// Devices that have faults, by node; nodes without any are not listed.
+    faulty: BTreeMap<String, FaultyDevices>,
     judged: BTreeMap<String, Judged>,
     verdicts: BTreeMap<SelectorId, Verdicts>,
     pub(super) flavors: Vec<FlavorRule>,
@@ -48,6 +51,9 @@ pub(super) struct NodeViews {
     /// The selector of each resource that was ever counted: what is held by it may outlive the Flavor.
     resource_selectors: BTreeMap<ResourceName, SelectorId>,
 }
+
+/// The devices of a node that have faults, by their names on the node.
+pub(super) type FaultyDevices = BTreeMap<Arc<str>, FaultyDevice>;
 
 /// The rules about nodes that a node passes.
 #[derive(Debug)]
@@ -99,6 +105,28 @@ impl NodeViews {
 
     pub(super) fn told(&self, node: &str) -> Option<&engine::Node> {
         self.told.get(node)
+    }
+
+    /// Devices of the node that have faults, if any has.
+    pub(super) fn faulty(&self, node: &str) -> Option<&FaultyDevices> {
+        self.faulty.get(node)
+    }
+
+    /// The nodes of which any device has a fault, in the order of their names.
+    pub(super) fn faulty_nodes(&self) -> impl Iterator<Item = &String> {
+        self.faulty.keys()
+    }
+
+    /// Notes which devices of the node have faults; whether that is news.
+    fn set_faulty(&mut self, node: &str, devices: FaultyDevices) -> bool {
+        if devices.is_empty() {
+            return self.faulty.remove(node).is_some();
+        }
+        if self.faulty.get(node) == Some(&devices) {
+            return false;
+        }
+        self.faulty.insert(node.to_owned(), devices);
+        true
     }
 
     pub(super) fn is_served(&self, node: &str) -> bool {
@@ -313,12 +341,15 @@ impl Index {
             }
             self.count_flavors(name, None);
             self.note_faults_of_pools(name, &[]);
+            self.note_faulty(name, FaultyDevices::new());
             self.views.forget(name);
             return self.views.judge(name, Judged::new());
         };
         let on_node = self.pools.on_node(name);
         self.note_faults_of_pools(name, &on_node.faults);
         let (offered, slices_missing) = self.views.look(name, on_node, now);
+        let faulty = self.faulty_among(name, &offered);
+        self.note_faulty(name, faulty);
         let allocated = offered
             .devices
             .iter()
@@ -360,6 +391,27 @@ impl Index {
             self.views.told.insert(name.to_owned(), node);
         }
         changed
+    }
+
+    /// The devices that have faults, by slices that are there now: those that vanished say nothing.
+    fn faulty_among(&self, node: &str, offered: &Offered) -> FaultyDevices {
+        let devices = offered.devices.iter().map(|device| &device.published);
+        let faulty = devices.filter_map(|device| {
+            let faults = device.faults.as_ref()?;
+            let slice = self.pools.slice_with(node, &device.name)?;
+            let faulty = FaultyDevice {
+                faults: Arc::clone(faults),
+                slice: slice.name.clone(),
+            };
+            Some((Arc::clone(&device.name), faulty))
+        });
+        faulty.collect()
+    }
+
+    fn note_faulty(&mut self, node: &str, devices: FaultyDevices) {
+        if self.views.set_faulty(node, devices) {
+            self.changes.faulted.insert(node.to_owned());
+        }
     }
 
     /// Why pools of the node cannot be used, though all their slices are there; nothing, if they can.

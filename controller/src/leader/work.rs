@@ -199,6 +199,9 @@ impl Work {
         let epoch = self.machine.leading_epoch();
         self.metrics.set_epoch(epoch);
         self.metrics.set_stages_held(self.machine.held_stages());
+        if epoch.is_some() {
+            self.metrics.set_breaker(self.machine.breaker());
+        }
         self.takeover.polled(epoch.is_some());
         for effect in effects {
             if let ApiRequest::ReadAll { kind } = *effect.write {

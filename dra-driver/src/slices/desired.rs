@@ -30,7 +30,7 @@ pub const MAX_DEVICES_PER_SLICE: usize = 64;
 /// Most counter sets of a slice.
 pub const MAX_COUNTER_SETS_PER_SLICE: usize = 8;
 /// Taint key (NoSchedule) on GPUs that NVML does not list any more.
-pub const TAINT_GONE: &str = "gpu.muster.dev/gone";
+pub const TAINT_GONE: &str = keys::TAINT_GONE;
 /// Taint key (NoSchedule) on GPUs that do not answer NVML.
 pub const TAINT_UNRESPONSIVE: &str = "gpu.muster.dev/unresponsive";
 /// Taint key (NoSchedule) on whole GPUs that the fabric manager has not set up: CUDA does not start on them (error 802).

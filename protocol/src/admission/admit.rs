@@ -18,7 +18,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::{Gang, GangPhase, Intent, IntentKind, LedgerSpec, Proposal, Reason};
+use muster_api::{Breaker, Gang, GangPhase, Intent, IntentKind, LedgerSpec, Proposal, Reason};
 use muster_engine as engine;
 
 use crate::{
@@ -26,7 +26,9 @@ use crate::{
     admission::plan::Plan,
     admission::preempt,
     admission::record::{self, bytes},
+    faults::breaker,
     feed::waiting,
+    injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{gang_key, gang_object, key_of},
     outward::gang_status,
@@ -98,8 +100,15 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
         commit.left_out = wanted.into_iter().map(|it| it.admission.gang).collect();
         return commit;
     };
-    let mut evicts = evicts(context);
-    if wanted.is_empty() && again.is_empty() && evicts.is_empty() && !context.views.is_any_settled()
+    let Evicts {
+        intents: mut evicts,
+        breaker,
+    } = evicts(context);
+    if wanted.is_empty()
+        && again.is_empty()
+        && evicts.is_empty()
+        && breaker.is_none()
+        && !context.views.is_any_settled()
     {
         return commit;
     }
@@ -133,13 +142,16 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
             before.sequence
         },
         intents: standing.into_iter().chain(evicts.into_values()).collect(),
+        breaker: breaker.clone().unwrap_or_else(|| before.breaker.clone()),
     };
     let limit = context.config.ledger_bytes;
-    is_changed |= settles;
+    is_changed |= settles || breaker.is_some();
+    // Which nodes were drained takes no room of those that are to be given something.
     let empty = INTENTS_FIELD_BYTES
         + bytes(&LedgerSpec {
-            intents: Vec::new(),
-            ..after
+            leader_epoch: after.leader_epoch,
+            sequence: after.sequence,
+            ..LedgerSpec::default()
         });
     // Never less than what is written: each intent counts with a comma.
     let mut size = empty + standing_admits(context).bytes + again_bytes;
@@ -324,15 +336,38 @@ fn standing(context: PollContext<'_>, kind: IntentKind) -> Taken {
     taken
 }
 
+/// The Evicts that enter the Ledger now.
+#[derive(Debug, Default)]
+struct Evicts {
+    intents: BTreeMap<GangKey, Intent>,
+    /// What the Ledger is to say of the circuit breaker, if something else than before.
+    breaker: Option<Breaker>,
+}
+
 /// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
-/// are what it takes: 4,096 of them at most. None keeps another from entering that has room.
-fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
+/// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Where the nodes that would be drained without proof are too
+/// many, counted together, none of their evictions enters, and the circuit breaker opens.
+fn evicts(context: PollContext<'_>) -> Evicts {
     let room = context.config.evict_bytes;
-    let mut evicts = BTreeMap::new();
+    let mut evicts = Evicts::default();
     // Asked in each poll, and nearly always there is none.
     if context.views.to_evict().next().is_none() {
         return evicts;
     }
+    let due = evictions_in_turns(context);
+    let drains =
+        |cause: &PendingReason, plan: &Arc<Plan>| breaker::drains(context, plan, cause.reason);
+    let governed = due
+        .iter()
+        .filter_map(|&(_, cause, plan)| drains(cause, plan));
+    let wanted: BTreeSet<String> = governed.flatten().collect();
+    let ignores_limit = context.bugs.has(InjectedBug::BreakerIgnored);
+    let judged = breaker::judge(context, &wanted);
+    let opens = judged
+        .err()
+        .filter(|_| !wanted.is_empty() && !ignores_limit);
+    let is_held_back = opens.is_some() || context.breaker.is_open();
+    let mut drained = BTreeSet::new();
     let standing = context
         .plans
         .all_committed()
@@ -345,9 +380,13 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
             bytes += intent.bytes;
         }
     }
-    for (key, cause, plan) in evictions_in_turns(context) {
+    for (key, cause, plan) in due {
         // The engine may have decided otherwise since that was looked at.
         if preempt::is_spared(context, cause.reason, &plan.gang_uid) {
+            continue;
+        }
+        let drains = drains(cause, plan);
+        if is_held_back && drains.is_some() {
             continue;
         }
         // The sequence is not known yet; this one takes the most room.
@@ -362,7 +401,12 @@ fn evicts(context: PollContext<'_>) -> BTreeMap<GangKey, Intent> {
         } else {
             bytes += own;
         }
-        evicts.insert(key.clone(), intent);
+        drained.extend(drains.into_iter().flatten());
+        evicts.intents.insert(key.clone(), intent);
+    }
+    let opens = opens.filter(|_| !context.breaker.is_open());
+    if opens.is_some() || !drained.is_empty() {
+        evicts.breaker = Some(breaker::after(context, &drained, opens));
     }
     evicts
 }

@@ -15,21 +15,26 @@ use muster_api::{Charge, Gang, Intent, IntentKind, Reason, team::Stop};
 
 use crate::{
     Mode,
-    admission::intent_state::{is_obstacle_for_good, obstacle},
+    admission::intent_state::{IntentState, is_obstacle_for_good, obstacle},
     admission::plan::Plan,
     admission::preempt,
     admission::stage::{Stage, View},
+    faults::{self, held::Found},
     feed::running,
     jobs,
     nodes::loss,
     objects::{is_deleting, is_terminal, stamp},
     outward::gang_status,
     poll_context::PollContext,
+    stalls,
 };
 use muster_cluster::{
-    formed::{PendingReason, has_ended},
+    formed::{GangKey, PendingReason, has_ended},
     gangs::failed_ranks,
+    object::ObjectKey,
+    rank_state::RankState,
 };
+use muster_engine::recovery::Action;
 
 /// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
 /// one by one.
@@ -44,13 +49,7 @@ pub(crate) fn due(
     plan: &Plan,
     view: &View,
 ) -> Option<PendingReason> {
-    if !view.is_under_way()
-        || context.config.mode == Mode::Observe
-        || has_ended(gang)
-        || gang.metadata.deletion_timestamp.is_some()
-        || is_as_found(context, plan)
-            && (has_living(context, plan) || !has_successors(context, plan))
-    {
+    if is_out_of_question(context, gang, plan, view) {
         return None;
     }
     let jobs = jobs::of_plan(context, plan);
@@ -66,6 +65,18 @@ pub(crate) fn due(
     }
     if !goes_on {
         return None;
+    }
+    if has_living(context, plan)
+        && !jobs.iter().any(is_kept)
+        && let Some(faulty) = faults::held::due(context, gang, plan)
+    {
+        return Some(faulty);
+    }
+    if has_living(context, plan)
+        && !jobs.iter().any(is_kept)
+        && let Some(stalled) = stalls::due(context, gang, plan)
+    {
+        return Some(stalled);
     }
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
@@ -95,6 +106,57 @@ pub(crate) fn due(
     context
         .has_come(since.saturating_add(delay_seconds))
         .then(|| wrong.clone())
+}
+
+/// The fault for which the attempt would be evicted, and of which the store is to be asked first, if there is one and it may be
+/// asked now.
+pub(crate) fn to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<Found> {
+    let (gang, plan) = in_question(context, key)?;
+    let found = faults::held::find(context, gang, plan)?;
+    if found.action != Action::Confirm || is_left_to_its_jobs(context, plan) {
+        return None;
+    }
+    let may_ask_at = context.fault_checks.may_ask_at(&found.slice)?;
+    context.has_come(may_ask_at).then_some(found)
+}
+
+/// The pod that is to be read before the attempt is evicted for making no progress, if one is and may be read now.
+pub(crate) fn stalled_to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<ObjectKey> {
+    let (gang, plan) = in_question(context, key)?;
+    let pod = stalls::to_confirm(context, gang, plan)?;
+    (!is_left_to_its_jobs(context, plan)).then_some(pod)
+}
+
+/// The attempt that a Gang carries, if it may be evicted without proof.
+fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang, &'a Plan)> {
+    let gang: &Gang = context.index.gang(key)?;
+    let plan: &Plan = context.plans.carried(key)?;
+    let view = context.views.of(key)?;
+    let is_complete = view
+        .intent
+        .is_none_or(|intent| intent == IntentState::Complete);
+    let may_be = is_complete
+        && !is_out_of_question(context, gang, plan, view)
+        && has_living(context, plan)
+        && !context.breaker.is_open();
+    may_be.then_some((gang, plan))
+}
+
+/// Whether its pods are being ended by their Jobs anyway, or would not be made again.
+fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
+    let jobs = jobs::of_plan(context, plan);
+    let mut jobs = jobs.iter();
+    jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job))
+}
+
+/// Whether the attempt is not to be evicted, whatever is wrong with it.
+fn is_out_of_question(context: PollContext<'_>, gang: &Gang, plan: &Plan, view: &View) -> bool {
+    !view.is_under_way()
+        || context.config.mode == Mode::Observe
+        || has_ended(gang)
+        || gang.metadata.deletion_timestamp.is_some()
+        || is_as_found(context, plan)
+            && (has_living(context, plan) || !has_successors(context, plan))
 }
 
 /// That an attempt has run for as long as its gang may. The time of its admission is stored, so a new leader counts on. It is counted by
@@ -137,6 +199,7 @@ fn delay_seconds(
         // That limit has passed.
         Reason::StartTimeout => Some(0),
         Reason::PodFailed if has_ended() => None,
+        Reason::PodFailed if died_of_a_fault(context, plan) => Some(0),
         Reason::PodFailed => {
             let spec = gang_status::limits(context, &plan.key, gang);
             let grace = spec.restart.failure_grace_seconds;
@@ -150,6 +213,16 @@ fn delay_seconds(
         _ if plan.ranks.len() == 1 && has_successors(context, plan) => Some(FOR_GOOD_SECONDS),
         _ => Some(context.config.not_ready_seconds),
     }
+}
+
+/// Whether a rank failed whose node has a faulty device: the others wait for it for ever, and each that fails as well costs its Job. The claims of
+/// a failed pod are gone soon, and with them what it held; so no more is known. It shortens the grace and nothing else.
+fn died_of_a_fault(context: PollContext<'_>, plan: &Plan) -> bool {
+    let mut states = plan.states(context);
+    faults::held_back(context).is_none()
+        && states.any(|(rank, state)| {
+            state == RankState::Failed && context.index.faulty_devices(&rank.node.name).is_some()
+        })
 }
 
 /// Whether any of its pods goes on as far as anybody knows.

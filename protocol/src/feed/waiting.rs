@@ -11,7 +11,7 @@ use crate::{
     feed::running,
     injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
-    outward::{evict, gang_status},
+    outward::{evict, gang_status, restarts},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -66,6 +66,9 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
     }
     if let Some(ran_out) = ran_out(gang) {
         return Some(ran_out);
+    }
+    if let Some(exhausted) = restarts::exhausted(context, &formed.key, gang) {
+        return Some(exhausted);
     }
     let bypass = bypass(context, formed, attempt(gang));
     let bypass = bypass.or_else(|| refused(context, formed));

@@ -29,6 +29,8 @@ pub(crate) struct Seen {
     pub(crate) counts: bool,
     /// The Flavors of its devices; of a node that is gone, as they were.
     pub(crate) flavors: BTreeSet<String>,
+    /// Whether it has devices; of a node that is gone, whether it had.
+    pub(crate) has_devices: bool,
 }
 
 /// A node as it was seen last.
@@ -99,6 +101,8 @@ pub(crate) struct NodeHealth {
     pools: BTreeMap<String, Pool>,
     /// Nodes by when they were seen not Ready, those left out that are so for long.
     by_time: BTreeSet<(u64, String)>,
+    /// How many have devices.
+    with_devices: usize,
     drivers: BTreeMap<String, Silence>,
     lost: BTreeSet<String>,
     /// Nodes whose charges no Team bears.
@@ -174,6 +178,10 @@ impl NodeHealth {
                 seen,
             }
         });
+        let has = |known: &Option<Known>| {
+            usize::from(known.as_ref().is_some_and(|it| it.seen.has_devices))
+        };
+        self.with_devices = self.with_devices + has(&after) - has(&before);
         let waits = |known: &Option<Known>| {
             let at = known.as_ref().filter(|it| !it.is_long)?.seen_not_ready_at;
             Some((at?, node.to_owned()))
@@ -245,6 +253,17 @@ impl NodeHealth {
     pub(crate) fn flavors(&self, node: &str) -> BTreeSet<String> {
         let known = self.nodes.get(node);
         known.map_or_else(BTreeSet::new, |known| known.seen.flavors.clone())
+    }
+
+    /// Whether the node had devices when it was seen last.
+    pub(crate) fn has_devices(&self, node: &str) -> bool {
+        let known = self.nodes.get(node);
+        known.is_some_and(|known| known.seen.has_devices)
+    }
+
+    /// How many nodes have devices.
+    pub(crate) fn nodes_with_devices(&self) -> usize {
+        self.with_devices
     }
 
     /// Since when the node is not Ready, or gone, without what an outage took of that.
@@ -333,6 +352,7 @@ mod tests {
             is_ready,
             counts: true,
             flavors: std::iter::once(flavor.to_owned()).collect(),
+            has_devices: true,
         }
     }
 
@@ -362,6 +382,21 @@ mod tests {
             let case = format!("{not_ready} of {nodes}");
             assert_eq!(health.is_in_outage("n0"), is_outage, "{case}");
         }
+    }
+
+    #[test]
+    fn nodes_with_devices_are_counted_as_they_come_change_and_go() {
+        let mut health = health(3, 1);
+        assert_eq!(health.nodes_with_devices(), 3);
+        let mut without = seen(true, "h100");
+        without.has_devices = false;
+        health.note("n1", Some(without.clone()), 20);
+        health.note("n1", Some(without), 21);
+        assert_eq!(health.nodes_with_devices(), 2);
+        assert!(health.has_devices("n0") && !health.has_devices("n1"));
+        health.note("n0", None, 30);
+        health.note("n1", Some(seen(true, "h100")), 31);
+        assert_eq!(health.nodes_with_devices(), 2);
     }
 
     #[test]

@@ -19,11 +19,14 @@
 //! such a write changes nothing. A `NodeDevices` is removed by UID and resourceVersion, once it has no permit: one that is written
 //! meanwhile is not meant.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Node;
 use muster_api::{NodeDevices, Permit, Reason};
 
 use crate::{
     admission::plan::{Plan, Rank},
+    faults,
     feed::holds,
     injected_bug::InjectedBug,
     objects::{bound_node, is_over, ledger_object},
@@ -273,34 +276,60 @@ pub(crate) struct LostRank {
     pub(crate) reason: PendingReason,
     /// Whether its attempt is to be evicted for it by now.
     pub(crate) is_due: bool,
+    /// Whether that needs nobody to believe in silence: somebody said that the machine is off, or Node and pod are gone.
+    pub(crate) is_proved: bool,
 }
 
-/// The rank of the plan whose loss is due, or else the first one that is lost.
+/// Whether, and how surely, a rank's attempt is to be evicted for its node by now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    NotYet,
+    BySilence,
+    ByProof,
+}
+
+/// The rank of the plan whose loss is due, by proof if any is, or else the first one that is lost.
 pub(crate) fn of_plan(context: PollContext<'_>, plan: &Plan) -> Option<LostRank> {
-    let states = plan.states(context).enumerate();
-    let lost = states.filter_map(|(place, (rank, state))| {
-        let (cause, is_due) = lost_by(context, rank, state)?;
-        let node = &rank.node.name;
-        let reason = PendingReason {
-            reason: Reason::NodeLost,
-            details: format!("rank {place}: node {node} {cause}"),
-        };
-        Some(LostRank {
-            node: node.clone(),
-            reason,
-            is_due,
-        })
-    });
-    let mut lost: Vec<LostRank> = lost.collect();
-    let due = lost.iter().position(|lost| lost.is_due);
+    let mut lost: Vec<LostRank> = lost_ranks(context, plan).collect();
+    let proved = lost.iter().position(|lost| lost.is_proved);
+    let due = proved.or_else(|| lost.iter().position(|lost| lost.is_due));
     (!lost.is_empty()).then(|| lost.swap_remove(due.unwrap_or(0)))
 }
 
-fn lost_by(
+fn lost_ranks(context: PollContext<'_>, plan: &Plan) -> impl Iterator<Item = LostRank> {
+    let states = plan.states(context).enumerate();
+    states.filter_map(move |(place, (rank, state))| {
+        let (cause, due) = lost_by(context, rank, state)?;
+        let node = &rank.node.name;
+        let mut details = format!("rank {place}: node {node} {cause}");
+        if due == Due::BySilence
+            && let Some(held_back) = faults::held_back(context)
+        {
+            details = format!("{details}; {held_back}");
+        }
+        Some(LostRank {
+            node: node.clone(),
+            reason: PendingReason {
+                reason: Reason::NodeLost,
+                details,
+            },
+            is_due: due != Due::NotYet,
+            is_proved: due == Due::ByProof,
+        })
+    })
+}
+
+/// The nodes that are drained by evicting the attempt for lost nodes now; `None`: it is proved that one is.
+pub(crate) fn drains_without_proof(
     context: PollContext<'_>,
-    rank: &Rank,
-    state: RankState,
-) -> Option<(&'static str, bool)> {
+    plan: &Plan,
+) -> Option<BTreeSet<String>> {
+    let due: Vec<LostRank> = lost_ranks(context, plan).filter(|it| it.is_due).collect();
+    let is_proved = due.iter().any(|lost| lost.is_proved);
+    (!is_proved).then(|| due.into_iter().map(|lost| lost.node).collect())
+}
+
+fn lost_by(context: PollContext<'_>, rank: &Rank, state: RankState) -> Option<(&'static str, Due)> {
     let node = rank.node.name.as_str();
     let pod = context.index.pod_by_uid(&rank.pod);
     let is_elsewhere = pod.is_some_and(|pod| bound_node(pod) != Some(node));
@@ -311,15 +340,22 @@ fn lost_by(
     // name now.
     let now = context.index.node(node).filter(|_| pod.is_some());
     let uid = now.and_then(|node| node.metadata.uid.as_deref());
+    let by_silence = || {
+        if is_eviction_due(context, node) {
+            Due::BySilence
+        } else {
+            Due::NotYet
+        }
+    };
     match seen(context, node, uid.unwrap_or(&rank.node.uid)) {
-        NodeState::OutOfService => Some(("is out of service", true)),
+        NodeState::OutOfService => Some(("is out of service", Due::ByProof)),
         // Kubernetes removes its pods some time after it. Until then they may run: whoever deleted the Node may have erred.
         NodeState::Gone if context.index.node(node).is_none() => {
-            let is_due = is_over(context.index, &rank.pod) || is_eviction_due(context, node);
-            Some(("is gone", is_due))
+            let is_over = is_over(context.index, &rank.pod);
+            Some(("is gone", if is_over { Due::ByProof } else { by_silence() }))
         }
         NodeState::NotReady if pod.is_some() && is_off_account(context, node) => {
-            Some(("is lost", is_eviction_due(context, node)))
+            Some(("is lost", by_silence()))
         }
         NodeState::Gone | NodeState::NotReady | NodeState::Ready => None,
     }
@@ -367,10 +403,11 @@ pub(crate) fn is_unreachable(context: PollContext<'_>, node: &str) -> bool {
     since.is_some_and(|since| context.has_come(since + limit)) && !context.health.is_in_outage(node)
 }
 
-/// Why the attempt is to be evicted because of a node, if it is.
+/// Why the attempt is to be evicted because of a node, if it is: by proof in any case, by silence only where anything is ended for that.
 pub(crate) fn due(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     let lost = of_plan(context, plan)?;
-    lost.is_due.then_some(lost.reason)
+    let is_due = lost.is_proved || lost.is_due && faults::held_back(context).is_none();
+    is_due.then_some(lost.reason)
 }
 
 /// A hold as the account of its node bears it. Under a name of the node's own: neither its gang nor its claims wait for it.

@@ -249,6 +249,8 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
             Reason::StartTimeout,
             Reason::PlaceLost,
             Reason::NodeLost,
+            Reason::DeviceFault,
+            Reason::NoProgress,
             Reason::MembersChanged,
             Reason::NotPermitted,
             Reason::PodFailed,
@@ -277,8 +279,11 @@ fn is_warning(reason: Reason) -> bool {
         Reason::PodFailed
             | Reason::StartTimeout
             | Reason::MaxRuntimeExceeded
+            | Reason::RestartsExhausted
             | Reason::PlaceLost
             | Reason::NodeLost
+            | Reason::DeviceFault
+            | Reason::NoProgress
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass

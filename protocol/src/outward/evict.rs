@@ -36,8 +36,9 @@ use crate::{
     effect::Refusable,
     feed::waiting,
     jobs::{
-        annotation, eviction_mark, fails_by_index, has_deadline, is_drained_queue, is_suspended,
-        is_suspended_by_muster, job_of, owners_of, suspended_for,
+        annotation, are_gangs_of_one, backoff_limit, eviction_mark, fails_by_index, has_deadline,
+        is_controlled, is_drained_queue, is_suspended, is_suspended_by_muster, job_of, owners_of,
+        suspended_for,
     },
     nodes::loss,
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
@@ -46,7 +47,6 @@ use crate::{
 };
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
-    gangs::is_gang,
     index::NamespacedName,
     pod::{ObservedPod, PodFields},
 };
@@ -57,8 +57,6 @@ const OWNER_ENDS_WITHIN_SECONDS: u64 = 120;
 /// How long the API server may take to answer that a limit is raised, in seconds: pods that are deleted without may cost their Job,
 /// and many gangs may have pods of one Job, which is written once for each.
 const RAISED_WITHIN_SECONDS: u64 = 600;
-/// Failures that a Job without `backoffLimit` may have.
-const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 
 /// What is owed to the pods of attempts that are over, and to their Jobs.
 pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Vec<ApiRequest> {
@@ -358,16 +356,9 @@ pub(crate) fn may_be_suspended(
     job: &Job,
     pods: &[&ObservedPod],
 ) -> bool {
-    let mut owners = job.metadata.owner_references.iter().flatten();
-    // Who controls a Job keeps its spec as it wants it. A CronJob leaves the Jobs alone that it made.
-    let is_controlled =
-        owners.any(|owner| owner.controller == Some(true) && owner.kind != "CronJob");
-    let spec = job.spec.as_ref();
-    // The pods of a Job are one gang, unless each of them is one for itself. (How many are left of it says nothing.)
-    let is_single = gang.spec.group.is_none() && !pods.iter().any(|pod| is_gang(job, pod));
-    let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(1);
-    let are_apart = is_single && parallelism > 1;
-    !(is_controlled || are_apart || is_drained_queue(context.index, job))
+    !(is_controlled(job)
+        || are_gangs_of_one(gang, job, pods)
+        || is_drained_queue(context.index, job))
 }
 
 /// The condition first, then the deletion. Where the condition is refused, the pod is deleted without it.
@@ -401,9 +392,4 @@ fn refused_job<'a>(context: PollContext<'a>, pod: &ObservedPod) -> Option<(&'a s
         .refused(&job_object(job), Refusable::Job(JobChange::Suspend));
     let (answer, _) = suspension?;
     Some((job.metadata.name.as_deref()?, answer))
-}
-
-fn backoff_limit(job: &Job) -> i32 {
-    let limit = job.spec.as_ref().and_then(|spec| spec.backoff_limit);
-    limit.unwrap_or(DEFAULT_BACKOFF_LIMIT)
 }

@@ -12,12 +12,14 @@ use crate::{
     ApiRequest,
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
+    faults::held,
     injected_bug::InjectedBug,
     nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
-    outward::preemption,
+    outward::{preemption, restarts},
     poll_context::{PollContext, attempt},
+    stalls,
 };
 use muster_cluster::{
     explain::name_unmodelled,
@@ -25,6 +27,7 @@ use muster_cluster::{
     pod::{self, PodFields},
     rank_state::RankState,
 };
+use muster_engine::recovery::Action;
 
 /// The status of a Gang that stays in the attempt it is in, if it has to be written.
 ///
@@ -126,6 +129,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         queued_at: status.queued_at.clone(),
         requeue_at: status.requeue_at.clone(),
         evictions: status.evictions.clone(),
+        failed_attempts: status.failed_attempts,
         preemption: status.preemption.clone(),
         reservation: status.reservation.clone(),
         finished_at: status.finished_at.clone(),
@@ -158,12 +162,19 @@ impl Difference {
                 queued_at,
                 requeue_at,
                 evictions,
+                failed_attempts,
                 preemption,
                 reservation,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
-            let evicted = (requeue_at, evictions, preemption, reservation);
+            let evicted = (
+                requeue_at,
+                evictions,
+                failed_attempts,
+                preemption,
+                reservation,
+            );
             let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
             (
@@ -209,6 +220,31 @@ pub(crate) fn next_attempt(
     raised_to(context, key, gang, attempt(gang) + 1)
 }
 
+/// The same, after all pods of the attempt that it carries ended.
+pub(crate) fn attempt_after(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<ApiRequest> {
+    let mut request = next_attempt(context, &plan.key, gang)?;
+    if let ApiRequest::ReplaceGangStatus { status, .. } = &mut request {
+        count_failure(context, plan, None, status);
+    }
+    Some(request)
+}
+
+/// Counts the attempt that ends, if pods of it failed by themselves.
+fn count_failure(
+    context: PollContext<'_>,
+    plan: &Plan,
+    cause: Option<Reason>,
+    status: &mut GangStatus,
+) {
+    if restarts::failed_by_itself(context, plan, cause) {
+        status.failed_attempts = status.failed_attempts.saturating_add(1);
+    }
+}
+
 /// Most evictions that a Gang remembers.
 const EVICTIONS_TOLD: usize = 8;
 /// Pause after the first of consecutive evictions by the start limit, in seconds; each time twice as long.
@@ -250,12 +286,16 @@ pub(crate) fn evicted(
         status.queued_at = None;
     }
     status.phase = GangPhase::Evicting;
+    count_failure(context, plan, Some(cause), &mut status);
     status.evictions.push(Eviction {
         attempt: plan.attempt,
         reason: cause,
         message: message.clone(),
         at: Time(now),
-        node: failing_node(context, plan, cause),
+        node: failing_node(context, gang, plan, cause),
+        fault: (cause == Reason::DeviceFault)
+            .then(|| held::find(context, gang, plan)?.record())
+            .flatten(),
         template: plan.ranks.iter().find_map(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod)?;
             pod::template(pod).map(str::to_owned)
@@ -290,8 +330,8 @@ pub(crate) fn evicted(
 /// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
 const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
 
-/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node soon after
-/// such an attempt. A node that is lost once is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
+/// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     let before = |eviction: &Eviction| {
@@ -301,11 +341,18 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     };
     let is_in_vain = |eviction: &&Eviction| match eviction.reason {
         Reason::StartTimeout => true,
-        Reason::NodeLost => before(eviction).is_some_and(|before| {
-            let seconds = eviction.at.0.as_second() - before.at.0.as_second();
-            matches!(before.reason, Reason::StartTimeout | Reason::NodeLost)
-                && seconds < LOST_SOON_SECONDS
-        }),
+        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress => before(eviction)
+            .is_some_and(|before| {
+                let seconds = eviction.at.0.as_second() - before.at.0.as_second();
+                let was_short = matches!(
+                    before.reason,
+                    Reason::StartTimeout
+                        | Reason::NodeLost
+                        | Reason::DeviceFault
+                        | Reason::NoProgress
+                );
+                was_short && seconds < LOST_SOON_SECONDS
+            }),
         _ => false,
     };
     let last = status.evictions.last().filter(is_in_vain);
@@ -317,7 +364,12 @@ const AVOIDED_SECONDS: i64 = 6 * 3_600;
 
 /// The node where an attempt failed that is evicted for that cause: where the start of its first late rank got no further, what
 /// failed a rank, or what was lost. A successor that completes the eviction may know of none by then.
-fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<String> {
+fn failing_node(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    cause: Reason,
+) -> Option<String> {
     let pod_of = |rank: &Rank| context.index.pod_by_uid(&rank.pod);
     let rank = match cause {
         Reason::StartTimeout => {
@@ -333,6 +385,10 @@ fn failing_node(context: PollContext<'_>, plan: &Plan, cause: Reason) -> Option<
         Reason::NodeLost => {
             let lost = loss::of_plan(context, plan)?;
             return lost.is_due.then_some(lost.node);
+        }
+        Reason::DeviceFault => {
+            let found = held::find(context, gang, plan)?;
+            return found.tells_against_node().then_some(found.node);
         }
         _ => None,
     };
@@ -715,6 +771,18 @@ pub(crate) fn degraded(
     if wait.is_some() {
         return wait;
     }
+    // What costs the attempt nothing is told where there is nothing else to tell: whoever is late is evicted for that.
+    let fault = held::find(context, gang, plan);
+    match fault {
+        Some(fault) if !matches!(fault.action, Action::Spare(_)) => Some(fault.reason),
+        fault => late(context, gang, plan)
+            .or_else(|| stalls::told(context, gang, plan))
+            .or_else(|| fault.map(|fault| fault.reason)),
+    }
+}
+
+/// That a start made no progress for as long as it may, if so.
+fn late(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let spec = limits(context, &plan.key, gang);
     let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);
     let late = context.clocks.late(&plan.gang_uid, limit)?;

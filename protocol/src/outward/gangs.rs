@@ -137,7 +137,7 @@ fn owed_to_admitted(
             gang_status::update(context, key, gang)
         }
         None if waits_for_its_job(context, plan) => gang_status::update(context, key, gang),
-        None => gang_status::next_attempt(context, key, gang),
+        None => gang_status::attempt_after(context, gang, plan),
     }
 }
 

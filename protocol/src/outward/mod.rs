@@ -14,5 +14,6 @@ pub(crate) mod preemption;
 pub(crate) mod queue_status;
 mod quota_conditions;
 pub(crate) mod release;
+pub(crate) mod restarts;
 pub(crate) mod ungate;
 pub(crate) mod window;

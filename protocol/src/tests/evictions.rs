@@ -5,7 +5,9 @@ use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Evicti
 
 mod failing_nodes;
 mod pauses;
+mod restarts;
 mod room;
+mod stalls;
 mod suspensions;
 
 use super::{
@@ -962,6 +964,7 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
             ),
             node: None,
             template: None,
+            fault: None,
         });
         gang_status::attempts_in_vain(&GangStatus {
             evictions: evictions.collect(),
@@ -981,6 +984,11 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
     assert_eq!(row(&[lost(1, 5)]), 0, "once");
     assert_eq!(row(&[lost(1, 5), lost(2, 10), lost(3, 15)]), 2);
     assert_eq!(row(&[late(1), late(2), lost(3, 25)]), 3);
+    // Nor does a device that breaks.
+    let broken = |attempt, minute| (attempt, Reason::DeviceFault, minute);
+    assert_eq!(row(&[broken(1, 5)]), 0, "once");
+    assert_eq!(row(&[broken(1, 5), broken(2, 10), lost(3, 15)]), 2);
+    assert_eq!(row(&[broken(1, 5), broken(2, 80)]), 0, "it ran for long");
     assert_eq!(row(&[late(1), lost(2, 15), late(3)]), 3);
     assert_eq!(row(&[late(1), late(2), lost(3, 80)]), 0, "it ran for long");
     let preempted = (1, Reason::Preempted, 10);

@@ -9,6 +9,7 @@ mod deleted_jobs;
 mod deployments;
 mod device_plugins;
 mod evictions;
+mod faults;
 mod golden;
 mod hostile;
 mod in_vain;
@@ -70,12 +71,20 @@ struct Bench {
 }
 
 fn config() -> Config {
-    Config::new(index::Config {
+    let index = index::Config {
         managed: ManagedPods::new(["nvidia.com/gpu"]).unwrap(),
         excluded_namespaces: std::collections::BTreeSet::new(),
         excepted_device_classes: std::iter::once("nic.example.com".to_owned()).collect(),
         default_team: None,
-    })
+    };
+    let recovery = crate::Recovery {
+        mode: crate::Mode::Enforce,
+        ..crate::Recovery::default()
+    };
+    Config {
+        recovery,
+        ..Config::new(index)
+    }
 }
 
 impl Bench {

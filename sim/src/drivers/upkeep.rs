@@ -7,11 +7,7 @@ use muster_api::keys;
 use muster_dra_driver::prepare::{Input, Orphan};
 
 use super::{Drivers, instance::read_claim};
-use crate::{
-    api_server::{ApiServer, Precondition},
-    fixtures,
-    gpu_node::GpuNode,
-};
+use crate::{api_server::ApiServer, fixtures, gpu_node::GpuNode, taints};
 
 /// Between two looks for claims that the kubelet has forgotten.
 const LOOK_MILLISECONDS: u64 = 300_000;
@@ -24,7 +20,7 @@ impl Drivers {
         let slice = api.get::<ResourceSlice>("", &fixtures::slice_name(node))?;
         let devices = slice.spec.devices.iter().flatten();
         let is: BTreeSet<String> = devices
-            .filter(|device| device.taints.is_some())
+            .filter(|device| taints::has(device, keys::TAINT_HELD))
             .map(|device| device.name.clone())
             .collect();
         (is != *wanted).then(|| wanted.clone())
@@ -69,16 +65,12 @@ pub(super) fn has_orphans(api: &ApiServer, node: &GpuNode) -> bool {
 
 /// Publishes these devices with the taint, and no others.
 pub(super) fn taint(api: &mut ApiServer, node: &str, devices: &BTreeSet<String>) {
-    let name = fixtures::slice_name(node);
     let taint = DeviceTaint {
         key: keys::TAINT_HELD.to_owned(),
         effect: "NoSchedule".to_owned(),
         ..DeviceTaint::default()
     };
-    let _ = api.update::<ResourceSlice>("", &name, Precondition::default(), |slice| {
-        for device in slice.spec.devices.iter_mut().flatten() {
-            let is_tainted = devices.contains(&device.name);
-            device.taints = is_tainted.then(|| vec![taint.clone()]);
-        }
+    taints::publish(api, node, keys::TAINT_HELD, |device| {
+        devices.contains(device).then(|| taint.clone())
     });
 }

@@ -10,7 +10,7 @@ use muster_cluster::object::{Kind, Object};
 
 use super::{
     Charges, Violation, charges, fewer_pods::FewerPods, namespace_use::NamespaceUses,
-    preemption::Preemptions,
+    preemption::Preemptions, recovery::Recoveries,
 };
 use crate::{
     api_server::{ApiServer, Place, Stored, has_ended},
@@ -48,6 +48,7 @@ pub(super) struct History {
     preemptions: Preemptions,
     fewer_pods: FewerPods,
     namespace_uses: NamespaceUses,
+    recoveries: Recoveries,
     /// Whether a node that was lost is back since a short while.
     is_node_back: bool,
 }
@@ -56,6 +57,8 @@ impl History {
     pub(super) fn new(scenario: &Scenario) -> Self {
         // Limits before what is judged by them.
         let kinds = [
+            Kind::ResourceSlice,
+            Kind::ResourceClaim,
             Kind::Team,
             Kind::Pod,
             Kind::Ledger,
@@ -78,6 +81,7 @@ impl History {
             preemptions: Preemptions::new(scenario),
             fewer_pods: FewerPods::default(),
             namespace_uses: NamespaceUses::new(scenario),
+            recoveries: Recoveries::new(scenario),
             is_node_back: false,
         }
     }
@@ -124,8 +128,17 @@ impl History {
                 self.note_limit(team);
                 Ok(())
             }
+            Object::ResourceSlice(slice) => {
+                self.recoveries.note_slice(slice, api.time());
+                Ok(())
+            }
+            Object::ResourceClaim(claim) => {
+                self.recoveries.note_claim(claim, api.time());
+                Ok(())
+            }
             Object::Gang(gang) => {
                 self.preemptions.check_gang(api, gang)?;
+                Recoveries::check_gang(gang)?;
                 self.check_gang(api, gang)
             }
             Object::NodeDevices(devices) => self.check_permits(api, devices),
@@ -180,6 +193,7 @@ impl History {
             entered.push(intent);
         }
         self.preemptions.check_ledger(api, ledger, &entered)?;
+        self.recoveries.check_ledger(api, ledger)?;
         let charges = Charges::of(api);
         for intent in entered {
             let team = &intent.team;

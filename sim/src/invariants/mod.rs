@@ -15,6 +15,7 @@
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
 //!   withdraws no permit of an attempt that lives;
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`];
+//! * **S8**, **S9** and **S10** of evictions for faults: [`recovery`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
 //! What must hold in the end (S6) is in [`end`].
@@ -26,6 +27,7 @@ pub(crate) mod given;
 mod history;
 mod namespace_use;
 mod preemption;
+mod recovery;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

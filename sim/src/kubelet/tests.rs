@@ -38,6 +38,7 @@ fn sharing(name: &str, claim: &str) -> GangShape {
         pods: 2,
         min_count: None,
         max_runtime_seconds: None,
+        max_restarts: None,
         product: None,
         gpus_per_pod: 0,
         claims_per_pod: 0,

@@ -41,6 +41,7 @@ impl Stage {
                 pods: 2,
                 min_count: None,
                 max_runtime_seconds: None,
+                max_restarts: None,
                 product: None,
                 gpus_per_pod: 1,
                 claims_per_pod: 1,

@@ -141,10 +141,12 @@ pub enum Hardship {
     Preemptions,
     /// Gangs of Jobs may start with fewer pods than they have.
     FewerPods,
+    /// GPUs break, and their drivers say so; ranks on them die, or hang.
+    BrokenDevices,
 }
 
 /// All of them.
-pub const HARDSHIPS: [Hardship; 13] = [
+pub const HARDSHIPS: [Hardship; 14] = [
     Hardship::PatientUsers,
     Hardship::LimitedJobs,
     Hardship::WorkQueues,
@@ -158,6 +160,7 @@ pub const HARDSHIPS: [Hardship; 13] = [
     Hardship::TeamStops,
     Hardship::Preemptions,
     Hardship::FewerPods,
+    Hardship::BrokenDevices,
 ];
 
 /// Those that a run has.

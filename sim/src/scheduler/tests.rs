@@ -16,6 +16,7 @@ fn gang(gpus_per_pod: usize) -> GangShape {
         pods: 1,
         min_count: None,
         max_runtime_seconds: None,
+        max_restarts: None,
         product: None,
         gpus_per_pod,
         claims_per_pod: 1,

@@ -91,7 +91,12 @@ impl World {
             | Fault::ImageMissing
             | Fault::MachineDies
             | Fault::HoldTeam
-            | Fault::DrainTeam => self.begin(fault),
+            | Fault::DrainTeam
+            | Fault::GpuBreaks => self.begin(fault),
+            Fault::SliceWatchLag => self.controllers.holder().map(|_| {
+                self.controllers.freeze(Kind::ResourceSlice);
+                "the leader's watch of ResourceSlices stands still".to_owned()
+            }),
             Fault::ResumeJob => {
                 let jobs = self.owners.suspendable(&self.api, true);
                 self.random.pick(jobs).map(|job| {

@@ -10,11 +10,11 @@ mod turns;
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use muster_api::Ledger;
+use muster_api::{Breaker, Ledger, keys};
 use muster_cluster::object::ObjectKey;
 
 use crate::{
-    api_server::{ApiServer, Informer},
+    api_server::{ApiServer, Informer, Precondition},
     claim_controller,
     controllers::{self, Controllers},
     drivers::Drivers,
@@ -38,6 +38,9 @@ use turns::{ACTORS, Actor, Step};
 const IDLE_MILLISECONDS: u64 = 2_000;
 /// How long a state that nothing changes may go unchecked: some checks are about time.
 const UNCHECKED_MILLISECONDS: u64 = 10_000;
+
+/// How long an administrator looks at a circuit breaker that is open before closing it.
+const BREAKER_OPEN_MILLISECONDS: u64 = 60_000;
 
 /// The simulated cluster.
 #[derive(Debug)]
@@ -78,6 +81,8 @@ pub struct World {
     passing: BTreeMap<(Fault, String), u64>,
     /// Gangs that somebody made ones that nobody may preempt, and that may be too large for that.
     promoted: BTreeSet<ObjectKey>,
+    /// Since when the circuit breaker was seen to be open.
+    breaker_open_since: Option<u64>,
 }
 
 impl World {
@@ -105,6 +110,7 @@ impl World {
             teams: scenario.teams.clone(),
             passing: BTreeMap::new(),
             promoted: BTreeSet::new(),
+            breaker_open_since: None,
             random,
             scheduler: Informer::new(&scheduler::WATCHED),
             claim_controller: Informer::new(&claim_controller::WATCHED),
@@ -134,6 +140,7 @@ impl World {
     pub fn step(&mut self) -> Result<bool, Violation> {
         self.steps += 1;
         self.end_passing();
+        self.mind_breaker();
         if let Some(fault) = self.faults.due(&mut self.random)
             && self.inject(fault)
         {
@@ -216,8 +223,34 @@ impl World {
         self.trace.note(self.now, "--- healed ---".to_owned());
     }
 
+    /// An administrator closes the circuit breaker once it was open for a while.
+    fn mind_breaker(&mut self) {
+        let mut ledgers = self.api.list::<Ledger>();
+        if !ledgers.any(|ledger| ledger.spec.breaker.opened_at.is_some()) {
+            self.breaker_open_since = None;
+            return;
+        }
+        let since = *self.breaker_open_since.get_or_insert(self.now);
+        if self.now < since + BREAKER_OPEN_MILLISECONDS {
+            return;
+        }
+        self.breaker_open_since = None;
+        self.checked = None;
+        let any = Precondition::default();
+        let _ = self
+            .api
+            .update::<Ledger>("", keys::LEDGER_NAME, any, |ledger| {
+                ledger.spec.breaker = Breaker::default();
+            });
+        let told = "an administrator closes the circuit breaker".to_owned();
+        self.trace.note(self.now, told);
+    }
+
     /// Whether nobody has anything to do, now or later, but poll.
     pub fn is_quiet(&mut self) -> bool {
+        if self.breaker_open_since.is_some() {
+            return false;
+        }
         let later = [
             self.owners.wakes_at(self.now, &self.api),
             self.workload.wakes_at(self.now, &self.nodes),

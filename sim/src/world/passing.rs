@@ -1,7 +1,11 @@
 //! Faults that last for a while and are undone then: what administrators do to nodes, Teams and Namespaces, and machines
 //! that go and come back.
 
-use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint};
+use k8s_openapi::api::{
+    core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint},
+    resource::v1::DeviceTaint,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Team, keys, team::Stop};
 use muster_cluster::object::{Kind, Object};
 
@@ -13,6 +17,7 @@ use crate::{
     fixtures,
     kubelet::Kubelet,
     scenario::{QuotaShape, TeamShape},
+    taints,
 };
 
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
@@ -35,7 +40,7 @@ impl World {
         let is_free = |name: &String| {
             !self.passing.keys().any(|(other, of)| {
                 let excludes = |is: fn(Fault) -> bool| is(*other) && is(fault);
-                of == name && (*other == fault || excludes(is_absence) || excludes(is_stop))
+                of == name && (*other == fault || excludes(is_of_machine) || excludes(is_stop))
             })
         };
         let free = names.into_iter().filter(is_free).collect();
@@ -49,6 +54,7 @@ impl World {
             Fault::MachineDies => (TOLERATION_MILLISECONDS, TOLERATION_MILLISECONDS),
             // Longer than it takes until somebody is evicted for it.
             Fault::LowerQuota => (1_000, 300_000),
+            Fault::GpuBreaks => (1_000, 200_000),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
@@ -106,6 +112,7 @@ impl World {
                 self.stop_team(&name, Stop::HoldAndDrain);
                 format!("team {name} is held and drained")
             }
+            Fault::GpuBreaks => self.break_gpu(&name)?,
             _ => return None,
         };
         Some(format!("{told}, for a while"))
@@ -147,6 +154,9 @@ impl World {
                     self.set_ready(&name, true);
                 }
                 Fault::HoldTeam | Fault::DrainTeam => self.stop_team(&name, Stop::None),
+                Fault::GpuBreaks => {
+                    taints::publish(&mut self.api, &name, keys::TAINT_FAULT, |_| None);
+                }
                 _ => self.add_node(&name),
             }
             self.trace
@@ -187,6 +197,34 @@ impl World {
                 });
             let _ = self.api.delete(&key, any);
         }
+    }
+
+    /// A GPU of the node breaks, and its driver says so. The rank on it dies of that, or goes on as if nothing were.
+    fn break_gpu(&mut self, name: &str) -> Option<String> {
+        const CLASSES: [&str; 5] = ["Contained", "Reset", "Reboot", "Unknown", "Retire"];
+        let number = self.random.index(self.nodes.get(name)?.shape.gpus);
+        let class = CLASSES[self.random.index(CLASSES.len())];
+        let device = fixtures::device_name(number);
+        let taint = DeviceTaint {
+            key: keys::TAINT_FAULT.to_owned(),
+            value: Some(class.to_owned()),
+            effect: "NoSchedule".to_owned(),
+            time_added: Some(Time(self.api.time())),
+        };
+        taints::publish(&mut self.api, name, keys::TAINT_FAULT, |of| {
+            (of == device).then(|| taint.clone())
+        });
+        let gpu = fixtures::gpu_uuid(name, number);
+        let containers = &self.nodes.get(name)?.containers;
+        let mut containers = containers.iter();
+        let rank = containers.find(|(_, it)| it.units.iter().any(|(_, unit)| unit.gpu == gpu));
+        let rank = rank.map(|(pod, _)| pod.clone());
+        if let Some(pod) = rank
+            && self.random.one_in(3)
+        {
+            self.finish(name, &pod, false);
+        }
+        Some(format!("{name}: {device} has a fault of class {class}"))
     }
 
     fn stop_team(&mut self, team: &str, stop: Stop) {
@@ -347,10 +385,12 @@ impl World {
     }
 }
 
-fn is_absence(fault: Fault) -> bool {
+/// A machine has one of them at a time.
+fn is_of_machine(fault: Fault) -> bool {
     matches!(
         fault,
-        Fault::NodeMadeAgain
+        Fault::GpuBreaks
+            | Fault::NodeMadeAgain
             | Fault::MachineLost
             | Fault::MachineDies
             | Fault::MachineStaysDead

@@ -5,6 +5,7 @@ use muster_sim::{
     controllers, drivers,
     faults::{Fault, Faults},
     run::{Options, Planted, Report, run},
+    scenario::{Hardship, Hardships},
     seeds,
 };
 
@@ -64,6 +65,12 @@ const LOSING_OBJECTS: &[(Fault, u64)] = &[
 ];
 /// Nodes that are silent for so long that they are lost, and pods that vanish from them.
 const DYING: &[(Fault, u64)] = &[(Fault::NotReady, 12), (Fault::ForceDelete, 10)];
+/// GPUs that break, and are mended, while nobody hears of it.
+const BREAKING: &[(Fault, u64)] = &[
+    (Fault::GpuBreaks, 20),
+    (Fault::SliceWatchLag, 12),
+    (Fault::RankFails, 6),
+];
 /// Limits that fall below what is in use.
 const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
 
@@ -81,6 +88,9 @@ fn cases() -> Vec<Case> {
         controller(C::ReleaseOnLostNode, DYING),
         controller(C::LeastIgnored, &[]),
         controller(C::KeepIgnored, SHRINKING),
+        controller(C::BreakerIgnored, BREAKING),
+        controller(C::NodeForDevice, BREAKING),
+        controller(C::FaultUnconfirmed, BREAKING),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
@@ -94,8 +104,13 @@ pub(crate) fn planted() -> impl Iterator<Item = Planted> {
 }
 
 fn play(seed: u64, case: &Case, planted: &[Planted]) -> Report {
+    let mut faults = case.faults.iter().map(|(fault, _)| fault.hardship());
+    let break_gpus = faults.any(|hardship| hardship == Some(Hardship::BrokenDevices));
     let options = Options {
         faults: Some(Faults::directed(case.faults)),
+        hardships: break_gpus
+            .then(|| Hardships::named("BrokenDevices"))
+            .flatten(),
         planted: planted.to_vec(),
         ..Options::default()
     };

@@ -40,6 +40,7 @@ pub(super) fn values(
     Values {
         file: json!({
             "mode": "Enforce",
+            "recovery": {"mode": "Enforce"},
             // There is no node for the pod of its Job.
             "enforce": {"check": false},
             "controller": {"replicas": 0},

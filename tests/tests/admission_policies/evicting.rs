@@ -71,6 +71,11 @@ async fn change_jobs(controller: &Client) -> Result<()> {
             json!({"metadata": {"annotations": {keys::BACKOFF_RAISED_FOR: "gang/1/uid/4"}}, "spec": {"backoffLimit": 4}}),
         ),
         (
+            "raises a limit for restarts",
+            "runs",
+            json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "3/8/uid"}}, "spec": {"backoffLimit": 8}}),
+        ),
+        (
             "resumes what it suspended",
             "held-by-muster",
             marked(Value::Null, json!({"suspend": false})),
@@ -114,6 +119,11 @@ async fn change_jobs(controller: &Client) -> Result<()> {
             "declaring another size",
             "runs",
             json!({"metadata": {"annotations": {keys::GANG_SIZE: "2"}}}),
+        ),
+        (
+            "declaring how often it is started anew",
+            "runs",
+            json!({"metadata": {"annotations": {keys::MAX_RESTARTS: "2"}}}),
         ),
     ] {
         let changed = jobs.patch(job, &dry(), &Patch::Merge(patch)).await;

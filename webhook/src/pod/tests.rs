@@ -376,6 +376,18 @@ fn every_refusal_names_its_field_and_reason() {
             Reason::InvalidValue,
         ),
         (
+            gang.clone(),
+            of_two("muster.dev/progress-deadline-seconds", "0"),
+            "metadata.annotations[muster.dev/progress-deadline-seconds]",
+            Reason::InvalidValue,
+        ),
+        (
+            gang.clone(),
+            of_two("muster.dev/max-restarts", "1001"),
+            "metadata.annotations[muster.dev/max-restarts]",
+            Reason::InvalidValue,
+        ),
+        (
             json!({"muster.dev/gang": ""}),
             of_two("a", "b"),
             "metadata.labels[muster.dev/gang]",

@@ -278,7 +278,7 @@ authorizer.group('').resource('pods').subresource('binding').namespace(request.n
 ['muster.dev/gang', 'muster.dev/tier']
 {{- end }}
 {{- define "muster.fixedAnnotations" -}}
-['muster.dev/gang-size', 'muster.dev/min-count', 'muster.dev/start-timeout-seconds', 'muster.dev/failure-grace-seconds', 'muster.dev/max-runtime-seconds', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
+['muster.dev/gang-size', 'muster.dev/min-count', 'muster.dev/start-timeout-seconds', 'muster.dev/failure-grace-seconds', 'muster.dev/max-runtime-seconds', 'muster.dev/max-restarts', 'muster.dev/progress-deadline-seconds', 'muster.dev/topology-required', 'muster.dev/topology-preferred', 'muster.dev/gpus', 'muster.dev/vram', 'muster.dev/interconnect', 'muster.dev/container']
 {{- end }}
 
 {{/* The annotation of a Job that Muster suspended: its own suspension can be told from a user's. */}}

@@ -79,7 +79,7 @@ pub(super) fn add_ledger(completed: &mut Completed<'_>) {
     let mut spec = LedgerSpec {
         leader_epoch: 1,
         sequence: 1,
-        intents: Vec::new(),
+        ..LedgerSpec::default()
     };
     for gang in completed.list::<Gang>() {
         let Some(status) = gang.status else { continue };

@@ -35,6 +35,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         pods: *pods,
         min_count: None,
         max_runtime_seconds: None,
+        max_restarts: None,
         product: None,
         gpus_per_pod: *gpus_per_pod,
         claims_per_pod: 1,

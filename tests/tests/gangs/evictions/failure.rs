@@ -31,6 +31,7 @@ pub(super) fn scenarios() -> Vec<Scenario> {
     scenarios![
         a_rank_that_fails_while_the_others_hang_costs_the_attempt_and_the_job_runs_again_unharmed,
         a_user_who_resumes_a_job_in_the_middle_of_an_eviction_is_heard,
+        a_gang_of_which_all_ranks_die_at_once_starts_anew_and_its_job_bears_with_it,
     ]
 }
 
@@ -90,6 +91,43 @@ async fn a_user_who_resumes_a_job_in_the_middle_of_an_eviction_is_heard(
     set_faults(cluster, &json!({}))?;
     heard?;
     runs_again(cluster, "resumes", &ranks).await
+}
+
+/// Two failures are more than the Job may have by itself.
+async fn a_gang_of_which_all_ranks_die_at_once_starts_anew_and_its_job_bears_with_it(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let (client, namespace) = (cluster.client(), "dies");
+    prepare_team(&client, namespace, "fabric", 4).await?;
+    let workload = Workload {
+        namespace,
+        name: JOB,
+        ranks: 2,
+        gpus: 2,
+    };
+    let (ranks, _) = workload.prepare(cluster).await?;
+    let spec = workload.pod_spec(&client, &ranks).await?;
+    let limits = [(keys::MAX_RESTARTS, "2")];
+    let mut job = builders::indexed_job(JOB, 2, &limits, &spec)?;
+    job.spec.as_mut().context("a spec")?.backoff_limit = Some(1);
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let uid = kubernetes::create(&jobs, &job).await?.metadata.uid;
+    let gang = gangs::of_job(JOB);
+    gangs::wait_until_running(&client, namespace, &gang).await?;
+    let covers = format!("1/6/{}", uid.context("a UID")?);
+    let job = jobs.get(JOB).await?;
+    let says = job.annotations().get(keys::BACKOFF_COVERS);
+    ensure!(says == Some(&covers), "{says:?}");
+    for rank in 0..2 {
+        ranks.fail(rank)?;
+    }
+    let again = gangs::wait_until_running_again(&client, namespace, &gang, 2).await?;
+    let failed = again.status.map(|status| status.failed_attempts);
+    ensure!(failed == Some(1), "{failed:?}");
+    ensure_job_goes_on(&client, namespace, JOB, 6, 2).await?;
+    ranks.finish()?;
+    gangs::wait_for_job(&client, namespace, JOB).await?;
+    ranks.ensure_all_met()
 }
 
 /// A Job of four ranks that runs. It may have one failure: that of the rank. Would the end of the others count, it were

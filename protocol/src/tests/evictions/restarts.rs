@@ -1,0 +1,199 @@
+//! Gangs whose own pods fail: how often they are started anew, and that their Job lets them be.
+
+use super::*;
+
+fn restarts_at_most(job: &mut Job, times: &str) {
+    let annotations = job.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::MAX_RESTARTS.to_owned(), times.to_owned());
+}
+
+fn limit(bench: &Bench) -> Option<i32> {
+    the_job(bench).spec.unwrap().backoff_limit
+}
+
+/// Its pods are gone, and made again.
+fn start_again(bench: &mut Bench) {
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    make_again(bench, 0..2);
+}
+
+/// One rank fails, and the other goes on for as long as it may.
+fn fail(bench: &mut Bench, change: impl Fn(&mut Pod)) {
+    bench.change_pod("fit-1", |pod| {
+        set_phase(pod, "Failed");
+        change(pod);
+    });
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+}
+
+#[test]
+fn before_the_first_pod_is_let_go_its_job_may_lose_all_pods_of_all_attempts() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| restarts_at_most(job, "3"));
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2 * (3 + 1)));
+    let noted = annotation(&bench, keys::BACKOFF_COVERS);
+    assert_eq!(noted.as_deref(), Some("6/8/fit-uid"));
+    let steps = order(&bench.written);
+    let at = |step: &str| steps.iter().position(|it| *it == step).unwrap();
+    assert!(at("job") < at("stamp"), "{steps:?}");
+    let raised = |write: &&ApiRequest| matches!(write, ApiRequest::PatchJob { .. });
+    assert_eq!(bench.written.iter().filter(raised).count(), 1);
+}
+
+#[test]
+fn a_limit_is_left_alone_that_is_large_enough_or_0_or_not_musters_to_raise() {
+    type Change = fn(&mut Job);
+    let with_limit =
+        |limit: i32| move |job: &mut Job| job.spec.as_mut().unwrap().backoff_limit = Some(limit);
+    let of_one = |job: &mut Job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::GANG_SIZE.to_owned(), "1".to_owned());
+    };
+    let cases: [(&str, Change); 4] = [
+        ("without a word", |job| job.metadata.annotations = None),
+        ("by index", |job| {
+            job.spec.as_mut().unwrap().backoff_limit_per_index = Some(1);
+        }),
+        ("controlled", controlled_by_another),
+        ("of one", of_one),
+    ];
+    for (case, change) in cases {
+        let bench = running_job(|job| {
+            restarts_at_most(job, "10");
+            change(job);
+        });
+        assert_eq!(limit(&bench), None, "{case}");
+    }
+    for own in [0, 22, 100] {
+        let bench = running_job(|job| {
+            restarts_at_most(job, "10");
+            with_limit(own)(job);
+        });
+        assert_eq!(limit(&bench), Some(own));
+    }
+    let bench = running_job(|job| {
+        restarts_at_most(job, "10");
+        with_limit(21)(job);
+    });
+    assert_eq!(limit(&bench), Some(22), "one less is raised");
+}
+
+/// What a Job says that was made from the manifest of another one is not meant.
+#[test]
+fn what_another_job_was_raised_to_says_nothing() {
+    let bench = running_job(|job| {
+        restarts_at_most(job, "10");
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::BACKOFF_COVERS.to_owned(), "6/100/another".to_owned());
+    });
+    assert_eq!(limit(&bench), Some(22));
+}
+
+#[test]
+fn whoever_lowers_the_limit_again_has_the_last_word() {
+    let mut bench = running_job(|job| restarts_at_most(job, "3"));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    bench.run();
+    assert_eq!(limit(&bench), Some(1));
+}
+
+#[test]
+fn a_limit_that_may_not_be_raised_keeps_no_gang_from_starting() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| restarts_at_most(job, "3"));
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    run_answering(&mut bench, 30, |write| match write {
+        ApiRequest::PatchJob { .. } => Some(forbidden()),
+        _ => None,
+    });
+    assert_eq!(limit(&bench), None);
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+}
+
+#[test]
+fn a_gang_is_started_anew_as_often_as_it_may_be_and_not_once_more() {
+    let mut bench = running_job(|job| restarts_at_most(job, "1"));
+    fail(&mut bench, |_| {});
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    assert_eq!(bench.gang_status().failed_attempts, 1);
+    start_again(&mut bench);
+    assert!(bench.gang_status().admission.is_some());
+    fail(&mut bench, |_| {});
+    assert_eq!(bench.gang_status().failed_attempts, 2);
+    start_again_in_vain(&mut bench);
+    let status = bench.gang_status();
+    assert_eq!((status.phase, status.admission), (GangPhase::Pending, None));
+    let queue = status.queue.unwrap();
+    assert_eq!(queue.reason, Reason::RestartsExhausted, "{}", queue.details);
+    assert!(is_gated(&bench.server.pod("fit-0").unwrap()));
+    // Whoever leads counts on.
+    bench.take_over();
+    bench.seconds += 10_000;
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Pending);
+    // Its user lets it be tried once more.
+    change_job(&mut bench, |job| restarts_at_most(job, "2"));
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+}
+
+/// Its pods are gone and made again, and wait.
+fn start_again_in_vain(bench: &mut Bench) {
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    for index in 0..2 {
+        pod_of_job(bench, index);
+    }
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+}
+
+#[test]
+fn an_attempt_of_which_all_pods_fail_at_once_counts_though_nothing_is_left_to_evict() {
+    let mut bench = running_job(|job| restarts_at_most(job, "1"));
+    for pod in ["fit-0", "fit-1"] {
+        bench.change_pod(pod, |pod| set_phase(pod, "Failed"));
+    }
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.failed_attempts), (2, 1));
+    assert_eq!(evictions(&bench), []);
+}
+
+#[test]
+fn what_a_node_or_an_administrator_ends_is_not_counted_and_is_covered_besides() {
+    let mut bench = running_job(|job| restarts_at_most(job, "3"));
+    fail(&mut bench, |pod| {
+        pod.status.as_mut().unwrap().reason = Some("NodeShutdown".to_owned());
+    });
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    start_again(&mut bench);
+    stop(&mut bench, "HoldAndDrain");
+    let causes: Vec<Reason> = evictions(&bench).into_iter().map(|it| it.1).collect();
+    assert_eq!(causes, [Reason::PodFailed, Reason::TeamStopped]);
+    assert_eq!(bench.gang_status().failed_attempts, 0);
+    stop(&mut bench, "None");
+    start_again(&mut bench);
+    assert_eq!(bench.gang_status().attempt, 3);
+    assert_eq!(limit(&bench), Some(2 * (3 + 3)));
+    let noted = annotation(&bench, keys::BACKOFF_COVERS);
+    assert_eq!(noted.as_deref(), Some("6/12/fit-uid"));
+}

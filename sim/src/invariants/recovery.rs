@@ -1,0 +1,173 @@
+//! Gangs that are evicted for faults of devices (S8, S9, S10), by what the API server says alone.
+//!
+//! * **S8** a gang is evicted for a fault only if a device that it was given had one at any time since then;
+//! * **S9** within any window gangs are evicted for no more nodes than the circuit breaker allows, but for what a person let through
+//!   by closing it;
+//! * **S10** a gang is evicted for the same fault once.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use muster_api::{Gang, Intent, IntentKind, Ledger, Reason, keys};
+
+use super::Violation;
+use crate::{api_server::ApiServer, scenario::Scenario, scheduler, taints};
+
+/// The window of the circuit breaker, in seconds, as it ships.
+const WINDOW_SECONDS: i64 = 600;
+/// The share of the nodes that may be drained in it, in percent, and how many always.
+const SHARE_PERCENT: usize = 20;
+const LEAST_NODES: usize = 2;
+
+/// A device: its node, which is its pool, and its name there.
+type Device = (String, String);
+
+/// From when to when a device had a fault.
+#[derive(Clone, Copy, Debug)]
+struct Faulty {
+    since: Timestamp,
+    until: Option<Timestamp>,
+}
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(super) struct Recoveries {
+    faults: BTreeMap<Device, Vec<Faulty>>,
+    /// The devices that claims were given last, by their UID, and when.
+    given: BTreeMap<String, (Timestamp, Vec<Device>)>,
+    /// Attempts of which an intent was seen that evicts them.
+    evicted: BTreeSet<(String, i64)>,
+    /// The nodes for whose faults gangs were evicted, and when.
+    drained: Vec<(Timestamp, String)>,
+    most_nodes: usize,
+    /// Whether the breaker is open, and the UID of the Ledger that says so.
+    breaker: (bool, String),
+}
+
+impl Recoveries {
+    pub(super) fn new(scenario: &Scenario) -> Self {
+        let share = scenario.nodes.len() * SHARE_PERCENT / 100;
+        Self {
+            most_nodes: share.max(LEAST_NODES),
+            ..Self::default()
+        }
+    }
+
+    /// What a driver publishes now.
+    pub(super) fn note_slice(&mut self, slice: &ResourceSlice, now: Timestamp) {
+        for device in slice.spec.devices.iter().flatten() {
+            let key = (slice.spec.pool.name.clone(), device.name.clone());
+            let is_faulty = taints::has(device, keys::TAINT_FAULT);
+            let known = self.faults.entry(key).or_default();
+            match known.last_mut().filter(|last| last.until.is_none()) {
+                Some(last) if !is_faulty => last.until = Some(now),
+                None if is_faulty => known.push(Faulty {
+                    since: now,
+                    until: None,
+                }),
+                _ => {}
+            }
+        }
+    }
+
+    /// What a claim has now.
+    pub(super) fn note_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
+        let devices = scheduler::allocated_devices(claim);
+        let devices: Vec<Device> = devices
+            .map(|(pool, device)| (pool.to_owned(), device.to_owned()))
+            .collect();
+        let uid = claim.metadata.uid.clone().unwrap_or_default();
+        let is_same = self.given.get(&uid).is_some_and(|(_, it)| *it == devices);
+        if !devices.is_empty() && !is_same {
+            self.given.insert(uid, (now, devices));
+        }
+    }
+
+    /// S10, of what a Gang says now.
+    pub(super) fn check_gang(gang: &Gang) -> Result<(), Violation> {
+        let evictions = gang.status.iter().flat_map(|status| &status.evictions);
+        let mut seen = BTreeSet::new();
+        for fault in evictions.filter_map(|eviction| eviction.fault.as_ref()) {
+            let since = fault.since.0.as_second();
+            if !seen.insert((&fault.device, &fault.kind, since)) {
+                let name = gang.metadata.name.as_deref().unwrap_or_default();
+                let what = format!("{name} was evicted twice for {fault:?}");
+                return Err(Violation::new("S10", what));
+            }
+        }
+        Ok(())
+    }
+
+    /// S8 and S9, of what the Ledger commits now.
+    pub(super) fn check_ledger(
+        &mut self,
+        api: &ApiServer,
+        ledger: &Ledger,
+    ) -> Result<(), Violation> {
+        let is_open = ledger.spec.breaker.opened_at.is_some();
+        let uid = ledger.metadata.uid.clone().unwrap_or_default();
+        let (was_open, before) = std::mem::replace(&mut self.breaker, (is_open, uid.clone()));
+        if was_open && !is_open || before != uid {
+            // A person has looked, or the record is lost with its object.
+            self.drained.clear();
+        }
+        for intent in &ledger.spec.intents {
+            let attempt = (intent.gang_uid.clone(), intent.attempt);
+            let is_new = intent.kind == IntentKind::Evict && self.evicted.insert(attempt);
+            if is_new && intent.cause == Some(Reason::DeviceFault) {
+                self.check_eviction(api, intent)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
+        let gang = api.get::<Gang>(&intent.namespace, &intent.name);
+        let gang = gang.filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid));
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
+            return Ok(());
+        };
+        let claims = admission.pods.iter().flat_map(|pod| &pod.claims);
+        let given: Vec<&(Timestamp, Vec<Device>)> =
+            claims.filter_map(|uid| self.given.get(uid)).collect();
+        let mut hit: BTreeSet<String> = BTreeSet::new();
+        for (since, devices) in &given {
+            for device in devices {
+                if self.had_fault_since(device, *since) {
+                    hit.insert(device.0.clone());
+                }
+            }
+        }
+        if hit.is_empty() {
+            let what = format!(
+                "{} is evicted for a fault, and no device that it was given had any since: {given:?}",
+                intent.name
+            );
+            return Err(Violation::new("S8", what));
+        }
+        let now = api.time();
+        let window = SignedDuration::from_secs(WINDOW_SECONDS);
+        self.drained.retain(|(at, _)| *at + window > now);
+        self.drained.extend(hit.into_iter().map(|node| (now, node)));
+        let nodes: BTreeSet<&String> = self.drained.iter().map(|(_, node)| node).collect();
+        if nodes.len() > self.most_nodes {
+            let what = format!(
+                "gangs are evicted for faults of {nodes:?} within {WINDOW_SECONDS} s, and for {} at most they may be",
+                self.most_nodes
+            );
+            return Err(Violation::new("S9", what));
+        }
+        Ok(())
+    }
+
+    fn had_fault_since(&self, device: &Device, since: Timestamp) -> bool {
+        let faults = self.faults.get(device);
+        let mut faults = faults.into_iter().flatten();
+        faults.any(|fault| {
+            debug_assert!(fault.until.is_none_or(|until| fault.since <= until));
+            fault.until.is_none_or(|until| until >= since)
+        })
+    }
+}
