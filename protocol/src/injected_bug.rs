@@ -72,11 +72,13 @@ pub enum InjectedBug {
     LeastIgnored,
     /// Gangs beyond a lowered limit are evicted though their Team keeps them.
     KeepIgnored,
+    /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
+    PermitsUnproved,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -109,6 +111,7 @@ impl InjectedBug {
         Self::ReleaseOnLostNode,
         Self::LeastIgnored,
         Self::KeepIgnored,
+        Self::PermitsUnproved,
     ];
 }
 

@@ -14,6 +14,7 @@ use crate::{
     feed::Explanations,
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
+    leadership::newest::NewestLeader,
     nodes::{check::NodeChecks, health::NodeHealth},
     outward::preemption,
     tables::permits::PermitTable,
@@ -41,6 +42,7 @@ pub(crate) struct PollContext<'a> {
     pub(crate) clocks: &'a Clocks,
     pub(crate) health: &'a NodeHealth,
     pub(crate) node_checks: &'a NodeChecks,
+    pub(crate) newest: &'a NewestLeader,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,
