@@ -66,20 +66,20 @@ pub(crate) fn node_devices_are_made_late() -> Script {
         world.until("b waits", |world| gang(world, "b").is_some())?;
         world.hold(Steps::Owners);
         world.hold(Steps::Late);
-        world.hold(Steps::Fences);
+        world.hold(Steps::Creations);
         world.delete_node_devices(NODE);
         // In vain: there is none.
-        world.have(Steps::Permits)?;
+        world.let_go(Steps::Permits);
         world.until("the leader would make the object anew", |world| {
-            world.offers(Steps::Permits) || world.offers(Steps::Fences)
+            world.offers(Steps::Creations)
         })?;
         world.crash_leader();
         world.delete_pod(TEAM, "a-0", false);
         // So that nothing is permitted that would keep the next object.
         world.hold(Steps::Admissions);
-        world.let_go(Steps::Fences);
+        world.let_go(Steps::Creations);
         world.until("b is admitted", |world| is_committed(world, "b"))?;
-        world.hold(Steps::Fences);
+        world.hold(Steps::Creations);
         world.delete_node_devices(NODE);
         world.have(Steps::Late)
     })
