@@ -24,13 +24,13 @@ struct S{Api a; Drv d[NN]; Kub k[MP]; Ctl c[2]; u8 owner[NG],done[NG]; uint32_t 
 // ---- switches
 enum { M_NONE,M_ACKFIRST,M_RELVANISH,M_NOUID,M_STAMPUNG,M_NOSTAMP,M_VOIDNOND,M_EVNOINT,M_PRECHECK,M_NOVIEW,M_LITCHARGE,M_UNPBUSY,M_UNGEARLY,
   M_NOCLAIM,M_UIDBLIND,M_NOPERMIT,M_ADMNOCAS,M_RELUNACK,M_VOIDNOGANG,M_PERMBEFORE,M_PUNSEEN,M_PNOCMP,M_PNONODES,M_PIGNORED,M_PCARRY,M_PUNSEENCMP,M_ABNOSTAMP,M_ABNOFENCE,M_EVFORGETS,
-  M_LOSTUNACKED,M_LOSTPLANNED,M_LOSTTEAM,M_LOSTEARLY,M_LOSTNOEVICT,M_RETUNANSWERED,M_RETNOPERMITS,M_PROOFPOD,M_PROOFNODE,M_PROOFOLD,M_NDSTAYS,M_GONETEAM,NM };
+  M_LOSTUNACKED,M_LOSTPLANNED,M_LOSTTEAM,M_LOSTEARLY,M_LOSTNOEVICT,M_RETUNANSWERED,M_RETNOPERMITS,M_PROOFPOD,M_PROOFNODE,M_PROOFOLD,M_NDSTAYS,M_GONETEAM,M_UNPROVED,NM };
 const char*MN[NM]={"none","ack-before-disk","release-on-vanished","no-uid-in-status","stamp-ungated","no-stamp-gated","void-without-nodedevices","evict-without-intent",
  "permit-before-wait-only","prepare-by-older-view","charge-literal","unprepare-with-process","ungate-before-plan","claim-uid-unchecked","uid-blind-ack","no-permit-check",
  "epoch-not-raised","release-withdrawn-unacked","void-without-gang","permits-before-gang","proposal-not-seen","proposal-not-compared","proposed-nodes-forgotten","lost-proposal-ignored","proposal-carried-uncommitted",
  "proposal-neither-seen-nor-compared","abandon-without-stamp","abandon-without-nodedevices","evicted-plan-forgotten",
  "lost-cleared-unacknowledged","lost-node-planned","lost-charged-to-team","lost-charge-before-mark","lost-gang-stays","returned-node-planned-unanswered","returned-node-forgets-permits",
- "vanished-pod-on-lost-node-is-proof","deleted-node-alone-is-proof","tainted-node-up-is-proof","nodedevices-of-gone-node-stay","gone-node-charged-to-team"};
+ "vanished-pod-on-lost-node-is-proof","deleted-node-alone-is-proof","tainted-node-up-is-proof","nodedevices-of-gone-node-stay","gone-node-charged-to-team","permits-unproved"};
 enum { F_STAYS=1,F_NDFIN=2,F_FENCE=4,F_RAISE=8,F_CGROUP=16,F_ACKMAX=32,F_CANCEL=64,F_PLANREC=128,F_TOUCH=256,F_BARE=512,F_LED=1024 };
 int MUT=0,FIX=0,LIMIT=1,NODES=2,SZ[NG]={1,1}; bool LATE=false,live_mode=false,PROP=false,NOEVICT=false,BARE=false; bool CHK_S16=true,DEAD=false;
 enum { V_OK,V_S1C,V_S1P,V_S2,V_S2R,V_S3,V_S3P,V_S4,V_S4M,V_S16U,V_S16D,V_S16W,V_S16L,V_LOSTPLAN,NV };
@@ -141,7 +141,7 @@ void ctl(const S&s,int c,Out&out){
      touch(t,ob,c);E(k,c,a,b);};
   auto led=[&](int k,int a,int b,function<void(S&)>f){ if(st&&MUT!=M_ADMNOCAS)return; wr(0,k,a,b,[&](S&t){f(t);for(int n=0;n<NODES;n++)t.c[c].led[n]=(FIX&F_LED)&&V.n[n].ex?V.n[n].uid:0;});};
   // permits are added only to NodeDevices that this leader saw before it was the newest for certain: before it read the Ledger, or committed
-  bool ask=false; auto has_led=[&](int n){ if(!(FIX&F_LED)||C.led[n]==V.n[n].uid)return true; ask=true; return false; };
+  bool ask=false; auto has_led=[&](int n){ if(!(FIX&F_LED)||C.led[n]==V.n[n].uid||MUT==M_UNPROVED)return true; ask=true; return false; };
   Intent J[NG]; u8 lost=readIntents(V,C.kn,J); Api D=V; for(int g=0;g<NG;g++)D.l.in[g]=(lost>>g&1)?Intent():J[g];   // D: what decisions go by
   // an attempt is taken back on a node when this leader's epoch is on its NodeDevices and no live permit of it; where there are none, they are made first, unless the Node is gone
   auto owes=[&](int n,int g,int att){ if(C.vt[g]>>n&1)return false; if(!V.n[n].ex)return V.o[n].uid!=0; if(!(FIX&F_FENCE)||V.n[n].ep<C.ep)return true;
@@ -311,7 +311,7 @@ void env(const S&s,Out&out){
     if(s.down[n]&&O.uid&&s.bud[B_NODEL]){S t=s;t.bud[B_NODEL]--;memset(&t.a.o[n],0,sizeof(Node));t.gone[n]=1;touch(t,ob);E(A_NODEDEL,n,0,0);}
     if(!s.down[n]&&!O.uid){S t=s;t.up=1;t.a.o[n].uid=++t.nseq[n];t.a.o[n].rdy=1;touch(t,ob);E(A_NODENEW,n,0,0);} }
   for(int n=0;n<NODES;n++)if(s.a.n[n].ex&&s.bud[B_DELN]){S t=s;t.bud[B_DELN]--; bool any=false;for(auto&q:s.a.n[n].p)if(q.pod)any=true; if((FIX&F_NDFIN)&&any)continue;
-     u8 u=s.a.n[n].uid;memset(&t.a.n[n],0,sizeof(ND));t.a.n[n].uid=u;touch(t,3+n);E(A_DELN,n,0,0);}
+     if(s.a.n[n].lost)t.up=1; u8 u=s.a.n[n].uid;memset(&t.a.n[n],0,sizeof(ND));t.a.n[n].uid=u;touch(t,3+n);E(A_DELN,n,0,0);}   // the mark goes with it: its Teams are charged again, as if the node were back
 }
 // rank-compress generations of one node (only their order matters)
 static void canon(S&s){ for(int n=0;n<NODES;n++){ vector<u8*>r; auto ad=[&](u8&x){if(x)r.push_back(&x);};

@@ -27,7 +27,7 @@ use crate::{ApiRequest, EffectId, Machine, Now};
 pub(crate) struct NewestLeader {
     /// How many objects came into sight so far.
     seen: u64,
-    /// The objects that no proof covers, by their nodes: as the how manieth each came into sight.
+    /// The objects that no proof covers, by their nodes, each with its number in the order in which they came into sight.
     unproved: BTreeMap<String, u64>,
     /// Proofs under way, and how many objects had come into sight when each began: those it covers.
     under_way: BTreeMap<EffectId, u64>,
