@@ -68,7 +68,7 @@ pub(crate) fn is_permitted(context: PollContext<'_>, plan: &Plan, rank: &Rank, l
 
 /// The object is made for the Node as it is now, without permits: all that guards a creation is that there is none, so it may
 /// come late, after its attempts were taken back and the object that said so was deleted. What its gangs carry is permitted by
-/// the next write. A driver that sees it first prepares nothing meanwhile, and keeps what is prepared.
+/// the next write. A driver that sees it first prepares nothing meanwhile, if it enforces, and keeps what is prepared.
 fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest {
     let mut spec = NodeDevicesSpec {
         node_uid: node_uid.to_owned(),
