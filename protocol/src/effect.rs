@@ -96,8 +96,8 @@ pub enum ApiRequest {
         /// The object that is deleted: one that was taken up again meanwhile is not meant.
         resource_version: String,
     },
-    /// Creates the `NodeDevices` of a node, with its finalizer if it has permits.
-    /// `AlreadyExists` counts as a conflict.
+    /// Creates the `NodeDevices` of a node, with its finalizer if it has permits: a machine gives it none, since
+    /// whenever it comes, it must permit nothing. `AlreadyExists` counts as a conflict.
     CreateNodeDevices {
         /// The node.
         node: String,

@@ -78,11 +78,13 @@ pub enum InjectedBug {
     NodeForDevice,
     /// A gang is evicted for a fault whether or not the store says that it is there.
     FaultUnconfirmed,
+    /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
+    PermitsUnproved,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -118,6 +120,7 @@ impl InjectedBug {
         Self::BreakerIgnored,
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
+        Self::PermitsUnproved,
     ];
 }
 

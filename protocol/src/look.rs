@@ -27,7 +27,8 @@ use crate::{
     objects::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
-    outward::{evict, gangs, nudge, permits, preemption, release, restarts, ungate},
+    outward::permits::{self, Owed},
+    outward::{evict, gangs, nudge, preemption, release, restarts, ungate},
     poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -145,10 +146,19 @@ impl Machine {
                 self.note_node(&key.name, after.map(AsRef::as_ref));
             }
             (Kind::NodeDevices, after) => {
+                let before = self.index.node_devices(&key.name);
+                let before = before.and_then(|devices| devices.metadata.uid.clone());
                 let after = match after {
                     Some(Object::NodeDevices(devices)) => Some(devices.as_ref()),
                     _ => None,
                 };
+                match after {
+                    Some(after) if after.metadata.uid != before => {
+                        self.newest.note_seen(&key.name);
+                    }
+                    Some(_) => {}
+                    None => self.newest.note_gone(&key.name),
+                }
                 if !self.bugs.has(InjectedBug::NodeDevicesWakeNobody) {
                     self.news.node_devices.insert(key.name.clone());
                     self.note_held(&key.name, after);
@@ -1160,14 +1170,21 @@ impl Machine {
         let is_to_be_asked =
             devices.is_some_and(|devices| loss::is_to_be_asked(context, name, devices));
         let is_silent = loss::is_driver_silent(context, name);
-        let write = permits::write(context, name);
+        let owed = permits::write(context, name);
         let said = Said {
             plan: None,
             part: holds::of_node(context, name),
         };
         let source = Source::Node(name.to_owned());
         self.feed.holds.set(&source, Some(said));
-        self.send(write.into_iter().collect(), epoch, now, effects);
+        match owed {
+            Some(Owed::Write(write)) => self.send(vec![write], epoch, now, effects),
+            Some(Owed::Proof) => {
+                self.await_newest(name, now);
+                effects.extend(self.check_ledger(now));
+            }
+            None => {}
+        }
         self.index.set_driver_silent(name, is_silent);
         if is_to_be_asked {
             effects.extend(self.check_node(name, now));

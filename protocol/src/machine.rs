@@ -19,6 +19,7 @@ use crate::{
     injected_bug::{InjectedBug, InjectedBugs},
     leadership::fence::LedgerCheck,
     leadership::ledger_recovery,
+    leadership::newest::NewestLeader,
     leadership::store_check::StoreCheck,
     leadership::takeover::Takeover,
     look::News,
@@ -93,6 +94,7 @@ pub struct Machine {
     pub(crate) news: News,
     pub(crate) resync: Resync,
     pub(crate) ledger_check: LedgerCheck,
+    pub(crate) newest: NewestLeader,
     pub(crate) store_check: StoreCheck,
     pub(crate) exit: Option<ExitReason>,
     pub(crate) ungating_withheld: bool,
@@ -134,6 +136,7 @@ impl Machine {
             news: News::default(),
             resync: Resync::default(),
             ledger_check: LedgerCheck::default(),
+            newest: NewestLeader::default(),
             store_check: StoreCheck::default(),
             exit: None,
             ungating_withheld: false,
@@ -284,7 +287,8 @@ impl Machine {
             outcome => outcome,
         };
         if self.ledger_check.end(effect) {
-            self.take_ledger_check(&outcome, now);
+            let leads = self.take_ledger_check(&outcome, now);
+            self.end_proof(effect, leads);
             return true;
         }
         if let Some(read) = self.store_check.end(effect) {
@@ -303,7 +307,7 @@ impl Machine {
         }
         // What is done changes nothing before it is seen: until then the object counts as being written.
         let is_done = matches!(outcome, Outcome::Done(_));
-        let mut is_noted = false;
+        let mut is_noted = self.end_proof(effect, is_done);
         if let Some(target) = self.flights.target(effect).cloned()
             && (!is_done || self.flights.was_refused(&target))
         {
@@ -431,6 +435,7 @@ impl Machine {
             fault_checks: &self.fault_checks,
             stalls: &self.stalls,
             breaker: &self.breaker,
+            newest: &self.newest,
             bugs: self.bugs,
             epoch,
             now,
@@ -701,6 +706,9 @@ impl Machine {
             let effect = self.flights.send(&self.index, write, now);
             if let (Some(uid), true) = (gang_uid, effect.is_some()) {
                 self.clocks.note_status_write(&uid, now.monotonic_seconds);
+            }
+            if let Some(effect) = &effect {
+                self.begin_commit(effect.id, &effect.write);
             }
             effects.extend(effect);
         }

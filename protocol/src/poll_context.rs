@@ -15,6 +15,7 @@ use crate::{
     feed::Explanations,
     in_flight::InFlightWrites,
     injected_bug::InjectedBugs,
+    leadership::newest::NewestLeader,
     nodes::{check::NodeChecks, health::NodeHealth},
     outward::preemption,
     stalls::Stalls,
@@ -46,6 +47,7 @@ pub(crate) struct PollContext<'a> {
     pub(crate) fault_checks: &'a FaultChecks,
     pub(crate) stalls: &'a Stalls,
     pub(crate) breaker: &'a BreakerView,
+    pub(crate) newest: &'a NewestLeader,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.
     pub(crate) epoch: i64,

@@ -15,7 +15,7 @@ struct Pod{u8 ex,gang,rank,stamp,gated,pin,node,del,term,swap;};
 struct Api{Ledger l; Gang g[NG]; ND n[NN]; Pod p[MP]; Node o[NN];}; enum { OB=5+MP+NN };
 struct View{u8 on,uid,gen; Permit p[NPER]; u8 pend,puid,pgen,pheld;};
 struct Drv{u8 rec,auid,agen; View v[2];};
-struct Ctl{u8 role,ep,frozen,vt[NG],kn; u8 st0,st1; Api snap;};
+struct Ctl{u8 role,ep,frozen,vt[NG],kn,led[NN]; u8 st0,st1; Api snap;};  // led: the NodeDevices (UID) that it has led since it saw them
 struct Kub{u8 kst,nv,infl,fl;};                       // kst 0 none,1 wants Prepare,2 prepared,3 container runs,4 stopped,5 done
 enum { B_TAKE,B_CRASH,B_FREEZE,B_EV,B_FORCE,B_DELG,B_DELN,B_OWN,B_BYP,B_SWAP,B_DR,B_DU,B_DL,B_FIN,B_ZOM,B_LATE,B_CUT,B_OFF,B_NODEL,NB };
 const char*BN[NB]={"take","crash","freeze","evict","force","delgang","delnd","owndel","bypass","swap","drvrestart","drvupdate","diskloss","finish","zombie","late","cut","off","nodedel"};
@@ -24,14 +24,14 @@ struct S{Api a; Drv d[NN]; Kub k[MP]; Ctl c[2]; u8 owner[NG],done[NG]; uint32_t 
 // ---- switches
 enum { M_NONE,M_ACKFIRST,M_RELVANISH,M_NOUID,M_STAMPUNG,M_NOSTAMP,M_VOIDNOND,M_EVNOINT,M_PRECHECK,M_NOVIEW,M_LITCHARGE,M_UNPBUSY,M_UNGEARLY,
   M_NOCLAIM,M_UIDBLIND,M_NOPERMIT,M_ADMNOCAS,M_RELUNACK,M_VOIDNOGANG,M_PERMBEFORE,M_PUNSEEN,M_PNOCMP,M_PNONODES,M_PIGNORED,M_PCARRY,M_PUNSEENCMP,M_ABNOSTAMP,M_ABNOFENCE,M_EVFORGETS,
-  M_LOSTUNACKED,M_LOSTPLANNED,M_LOSTTEAM,M_LOSTEARLY,M_LOSTNOEVICT,M_RETUNANSWERED,M_RETNOPERMITS,M_PROOFPOD,M_PROOFNODE,M_PROOFOLD,M_NDSTAYS,M_GONETEAM,NM };
+  M_LOSTUNACKED,M_LOSTPLANNED,M_LOSTTEAM,M_LOSTEARLY,M_LOSTNOEVICT,M_RETUNANSWERED,M_RETNOPERMITS,M_PROOFPOD,M_PROOFNODE,M_PROOFOLD,M_NDSTAYS,M_GONETEAM,M_UNPROVED,NM };
 const char*MN[NM]={"none","ack-before-disk","release-on-vanished","no-uid-in-status","stamp-ungated","no-stamp-gated","void-without-nodedevices","evict-without-intent",
  "permit-before-wait-only","prepare-by-older-view","charge-literal","unprepare-with-process","ungate-before-plan","claim-uid-unchecked","uid-blind-ack","no-permit-check",
  "epoch-not-raised","release-withdrawn-unacked","void-without-gang","permits-before-gang","proposal-not-seen","proposal-not-compared","proposed-nodes-forgotten","lost-proposal-ignored","proposal-carried-uncommitted",
  "proposal-neither-seen-nor-compared","abandon-without-stamp","abandon-without-nodedevices","evicted-plan-forgotten",
  "lost-cleared-unacknowledged","lost-node-planned","lost-charged-to-team","lost-charge-before-mark","lost-gang-stays","returned-node-planned-unanswered","returned-node-forgets-permits",
- "vanished-pod-on-lost-node-is-proof","deleted-node-alone-is-proof","tainted-node-up-is-proof","nodedevices-of-gone-node-stay","gone-node-charged-to-team"};
-enum { F_STAYS=1,F_NDFIN=2,F_FENCE=4,F_RAISE=8,F_CGROUP=16,F_ACKMAX=32,F_CANCEL=64,F_PLANREC=128,F_TOUCH=256,F_BARE=512 };
+ "vanished-pod-on-lost-node-is-proof","deleted-node-alone-is-proof","tainted-node-up-is-proof","nodedevices-of-gone-node-stay","gone-node-charged-to-team","permits-unproved"};
+enum { F_STAYS=1,F_NDFIN=2,F_FENCE=4,F_RAISE=8,F_CGROUP=16,F_ACKMAX=32,F_CANCEL=64,F_PLANREC=128,F_TOUCH=256,F_BARE=512,F_LED=1024 };
 int MUT=0,FIX=0,LIMIT=1,NODES=2,SZ[NG]={1,1}; bool LATE=false,live_mode=false,PROP=false,NOEVICT=false,BARE=false; bool CHK_S16=true,DEAD=false;
 enum { V_OK,V_S1C,V_S1P,V_S2,V_S2R,V_S3,V_S3P,V_S4,V_S4M,V_S16U,V_S16D,V_S16W,V_S16L,V_LOSTPLAN,NV };
 const char*VN[NV]={"ok","S1 charges over limit","S1 physical over limit","S2 process without charge","S2 prepared without charge","S3 unit used twice","S3 prepared without permit",
@@ -39,12 +39,12 @@ const char*VN[NV]={"ok","S1 charges over limit","S1 physical over limit","S2 pro
 struct Lab{u8 k,a,b,c;};
 enum { A_NONE,A_TAKE,A_EXIT,A_CRASH,A_FREEZE,A_UNFREEZE,A_MKGANG,A_ADMIT,A_GADM,A_VSTAMP,A_VGANG,A_VND,A_DROP,A_EVICT,A_ESTAMP,A_EGANG,A_PERMIT,A_UNGATE,A_WITHDRAW,A_DELPOD,A_FINGANG,
  A_RELEASE,A_ADOPT,A_MKND,A_WATCH,A_PERSIST,A_STATUS,A_LATEDISK,A_RECORD,A_CHECK,A_ANSWER,A_DRVRESTART,A_DRVUPDATE,A_DRVSTOP,A_DISKLOSS,A_KSTART,A_KKILL,A_KUNPREP,A_KEARLY,A_KDONE,A_KNOPREP,A_NV,A_FINISH,
- A_BIND,A_FORCE,A_DELG,A_DELN,A_OWNDEL,A_BYPASS,A_SWAP,A_RECREATE,A_GCGANG,A_ETOUCH,A_STARTLIMIT,A_GDELG,A_NDGONE,A_DGC,A_PROPOSE,A_ABSTAMP,A_ABTOUCH,A_LEFT,A_LOST,A_FOUND,A_RENODE,A_NDEND,A_CUT,A_OFF,A_NRDY,A_BACK,A_OOS,A_UNOOS,A_NODEDEL,A_NODENEW,A_PODGC,NA };
+ A_BIND,A_FORCE,A_DELG,A_DELN,A_OWNDEL,A_BYPASS,A_SWAP,A_RECREATE,A_GCGANG,A_ETOUCH,A_STARTLIMIT,A_GDELG,A_NDGONE,A_DGC,A_PROPOSE,A_ABSTAMP,A_ABTOUCH,A_LEFT,A_LED,A_LOST,A_FOUND,A_RENODE,A_NDEND,A_CUT,A_OFF,A_NRDY,A_BACK,A_OOS,A_UNOOS,A_NODEDEL,A_NODENEW,A_PODGC,NA };
 const char*AN[NA]={"?","takeover(raise epoch)","stale leader exits (conflict/lease)","leader crashes","cache lags on","cache catches up","create Gang","Ledger: Admit","Gang: admitted","void: stamp gated pod","void: Gang att+1","void: touch ND",
  "Ledger: drop intent","Ledger: Evict","evict: stamp gated pod","evict: Gang att+1","ND: write permit","ungate pod","ND: withdraw permit","delete pod by UID","Gang: Finished","ND: RELEASE permit","ND: adopt held claim","create ND",
  "driver watch","driver: generation to disk, held computed","driver: status write (ack)","driver: generation to disk (late)","driver RECORDS claim","driver checks permit (early)","Prepare answered","driver restart","driver update: 2nd instance","driver instance stops",
  "checkpoint lost","container starts","container killed","Unprepare","Unprepare while container lives","pod object ends","kubelet drops pod before Prepare","process appears/disappears in NVML","pod succeeds","scheduler binds","user FORCE-deletes pod","user deletes Gang","admin deletes ND",
- "owner deleted","user BYPASSES gate","user SWAPS claim","owner recreates pod","Gang garbage-collected","evict: touch ND","start limit: Evict","-","ND gone (finalizer)","driver gives back orphan record","Gang: proposal","abandon: stamp gated pod","abandon: touch ND","Gang: attempt is left, att+1",
+ "owner deleted","user BYPASSES gate","user SWAPS claim","owner recreates pod","Gang garbage-collected","evict: touch ND","start limit: Evict","-","ND gone (finalizer)","driver gives back orphan record","Gang: proposal","abandon: stamp gated pod","abandon: touch ND","Gang: attempt is left, att+1","Ledger: read, still leads",
  "ND: LOST","ND: lost no more","ND: Node was made again","delete ND","cut off from the API","switched off","Node: not Ready","up again","Node: out-of-service","Node: in service","Node deleted","Node made again","podgc"};
 typedef vector<pair<Lab,S>> Out;
 static inline int pc(unsigned x){return __builtin_popcount(x);}
@@ -133,13 +133,19 @@ void ctl(const S&s,int c,Out&out){
   if(s.bud[B_FREEZE])for(int k:{KG,KN,KP,KO})if(!(C.frozen&k)){S t=s;t.bud[B_FREEZE]--;freeze(t,c,k);E(A_FREEZE,c,k,0);}
   if(C.frozen&~KL)for(int k:{KG,KN,KP,KO})if(C.frozen&k){S t=s;unfreeze(t,c,k);E(A_UNFREEZE,c,k,0);}
   Api V;viewOf(s,c,V);
+  // a write's precondition is the version that was seen; NodeDevices are created wherever there are none, however late
   if((FIX&F_FENCE)&&st){bool see=false;for(auto&g:V.g)if(g.ep>C.ep)see=true;for(auto&n:V.n)if(n.ep>C.ep)see=true;if(see)return;} // an epoch above its own, seen anywhere: it exits (A_EXIT)
-  auto wr=[&](int ob,int k,int a,int b,function<void(S&)>f){ if(!fresh(s,c,ob)){ if(!st){S t=s;unfreeze(t,c,kindOf(ob));E(A_UNFREEZE,c,kindOf(ob),1);} return;} // conflict: stale leader exits (A_EXIT), else re-reads
+  auto wr=[&](int ob,int k,int a,int b,function<void(S&)>f){ if(k!=A_MKND&&!fresh(s,c,ob)){ if(!st){S t=s;unfreeze(t,c,kindOf(ob));E(A_UNFREEZE,c,kindOf(ob),1);} return;} // conflict: stale leader exits (A_EXIT), else re-reads
      if(FIX&F_FENCE){ if(ob>=1&&ob<3&&V.g[ob-1].ep>C.ep)return; if(ob>=3&&ob<5&&V.n[ob-3].ep>C.ep)return; }
      S t=s;f(t); if(FIX&F_FENCE){ if(ob>=1&&ob<3&&t.a.g[ob-1].ex)t.a.g[ob-1].ep=C.ep; if(ob>=3&&ob<5&&t.a.n[ob-3].ex)t.a.n[ob-3].ep=C.ep; }
      touch(t,ob,c);E(k,c,a,b);};
-  auto led=[&](int k,int a,int b,function<void(S&)>f){ if(st&&MUT!=M_ADMNOCAS)return; wr(0,k,a,b,f);};
+  auto led=[&](int k,int a,int b,function<void(S&)>f){ if(st&&MUT!=M_ADMNOCAS)return; wr(0,k,a,b,[&](S&t){f(t);for(int n=0;n<NODES;n++)t.c[c].led[n]=(FIX&F_LED)&&V.n[n].ex?V.n[n].uid:0;});};
+  // permits are added only to NodeDevices that this leader saw before it was the newest for certain: before it read the Ledger, or committed
+  bool ask=false; auto has_led=[&](int n){ if(!(FIX&F_LED)||C.led[n]==V.n[n].uid||MUT==M_UNPROVED)return true; ask=true; return false; };
   Intent J[NG]; u8 lost=readIntents(V,C.kn,J); Api D=V; for(int g=0;g<NG;g++)D.l.in[g]=(lost>>g&1)?Intent():J[g];   // D: what decisions go by
+  // an attempt is taken back on a node when this leader's epoch is on its NodeDevices and no live permit of it; where there are none, they are made first, unless the Node is gone
+  auto owes=[&](int n,int g,int att){ if(C.vt[g]>>n&1)return false; if(!V.n[n].ex)return V.o[n].uid!=0; if(!(FIX&F_FENCE)||V.n[n].ep<C.ep)return true;
+     for(auto&q:V.n[n].p)if(q.pod&&q.gang==g&&q.att<=att&&!q.wd)return true; return false;};
   bool pause=lost&&MUT!=M_PIGNORED;
   for(int g=0;g<NG;g++){ const Intent&I=J[g]; const Gang&G=V.g[g]; bool isLost=lost>>g&1;
     int lv[MP],nl=0;for(int p=0;p<MP;p++)if(livepod(V.p[p],g))lv[nl++]=p;
@@ -178,7 +184,7 @@ void ctl(const S&s,int c,Out&out){
         for(int r=0;r<SZ[g];r++){int p=I.pod[r]-1,n=I.plan[r]-1;const Pod&P=V.p[p]; bool per=has(V.n[n],p+1,I.att,-1);
           if(P.ex&&P.gang==g&&P.gated&&!P.del){ if(P.stamp<=I.att&&MUT!=M_ABNOSTAMP){pend=true;wr(5+p,A_ABSTAMP,p,0,[&](S&t){t.a.p[p].stamp=I.att+1;});} }
           else if(P.ex&&!P.term){ if(!per&&!P.gated)pend=true; }
-          else if(!per&&MUT!=M_ABNOFENCE&&!(C.vt[g]>>n&1)){pend=true;wr(3+n,A_ABTOUCH,n,0,[&](S&t){t.c[c].vt[g]|=1<<n;if(t.a.n[n].ex)t.a.n[n].gen++;});} }
+          else if(!per&&MUT!=M_ABNOFENCE&&owes(n,g,0)){pend=true;if(V.n[n].ex)wr(3+n,A_ABTOUCH,n,0,[&](S&t){if(!(FIX&F_FENCE))t.c[c].vt[g]|=1<<n;t.a.n[n].gen++;});} }
         if(!pend)led(A_DROP,g,3,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].vt[g]=0;t.c[c].kn&=~(1<<g);}); }
       if(MUT==M_UNGEARLY&&mine&&!carried&&match)for(int r=0;r<SZ[g];r++){int p=I.pod[r]-1;if(V.p[p].gated&&has(V.n[I.plan[r]-1],p+1,I.att,0)){wr(5+p,A_UNGATE,p,0,[&](S&t){Pod&P=t.a.p[p];P.gated=0;P.stamp=I.att;P.pin=I.plan[r];if(!(t.stored[g]>>(I.att&31)&1))setv(t,V_S4);});}}
       if((MUT==M_UNGEARLY||MUT==M_PERMBEFORE)&&mine&&!carried&&match)for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1,p=I.pod[r]-1;if(V.n[n].ex&&!has(V.n[n],p+1,I.att,-1))wr(3+n,A_PERMIT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),I.cl[r],(u8)g,I.att,0}))t.a.n[n].gen++;});}
@@ -186,7 +192,7 @@ void ctl(const S&s,int c,Out&out){
         if(MUT!=M_NOSTAMP&&isLost)for(int p=0;p<MP;p++)if(livepod(V.p[p],g)&&V.p[p].gated&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_VSTAMP,p,0,[&](S&t){t.a.p[p].stamp=I.att+1;});}
         if(MUT!=M_NOSTAMP&&!isLost)for(int r=0;r<SZ[g];r++){int p=I.pod[r]-1;if(V.p[p].ex&&V.p[p].gang==g&&V.p[p].gated&&!V.p[p].del&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_VSTAMP,p,0,[&](S&t){t.a.p[p].stamp=I.att+1;});}}
         if(!pend&&MUT!=M_VOIDNOGANG&&G.ex&&G.att==I.att){pend=true;wr(1+g,A_VGANG,g,0,[&](S&t){Gang&H=t.a.g[g];H.att=I.att+1;H.adm=0;memset(H.plan,0,3*RM);if(PROP&&!isLost){H.patt=I.att;memcpy(H.pplan,I.plan,RM);memcpy(H.ppod,I.pod,RM);memcpy(H.pcl,I.cl,RM);}});}
-        if(!pend&&MUT!=M_VOIDNOND)for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(n<0)continue;if(!(C.vt[g]>>n&1)){pend=true;wr(3+n,A_VND,n,0,[&](S&t){t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}if(t.a.n[n].ex)t.a.n[n].gen++;});}}
+        if(!pend&&MUT!=M_VOIDNOND)for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(n<0)continue;if(owes(n,g,I.att)){pend=true;if(V.n[n].ex)wr(3+n,A_VND,n,0,[&](S&t){if(!(FIX&F_FENCE))t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}t.a.n[n].gen++;});}}
         if(!pend)led(A_DROP,g,1,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].vt[g]=0;t.c[c].kn&=~(1<<g);}); } }
     if(NOEVICT&&G.ex&&G.adm&&!I.kind&&!allterm){ bool left=true;for(int r=0;r<SZ[g];r++){int p=G.pod[r]-1,n=G.plan[r]-1;const Pod&P=V.p[p]; if(!P.ex||P.term)continue; if(P.gated&&P.stamp>G.att&&has(V.n[n],p+1,G.att,0))continue; left=false;}
       if(left)wr(1+g,A_LEFT,g,0,[&](S&t){Gang&H=t.a.g[g];H.att=G.att+1;H.adm=0;memset(H.plan,0,3*RM);}); }
@@ -195,13 +201,13 @@ void ctl(const S&s,int c,Out&out){
       if(MUT!=M_NOSTAMP)for(int p=0;p<MP;p++)if(livepod(V.p[p],g)&&V.p[p].gated&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_ESTAMP,p,0,[&](S&t){t.a.p[p].stamp=I.att+1;});}
       if(MUT==M_STAMPUNG)for(int p=0;p<MP;p++)if(livepod(V.p[p],g)&&!V.p[p].gated&&V.p[p].stamp<I.att+1){pend=true;wr(5+p,A_ESTAMP,p,1,[&](S&t){t.a.p[p].stamp=I.att+1;});}
       if(!pend&&G.ex&&G.att==I.att){pend=true;wr(1+g,A_EGANG,g,0,[&](S&t){Gang&H=t.a.g[g];H.att=I.att+1;H.adm=0;memset(H.plan,0,3*RM);if(PROP&&!isLost&&MUT!=M_EVFORGETS){H.patt=I.att;memcpy(H.pplan,I.plan,RM);memcpy(H.ppod,I.pod,RM);memcpy(H.pcl,I.cl,RM);}});}
-      if(!pend&&(FIX&F_TOUCH))for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(n<0)continue;if(!(C.vt[g]>>n&1)){pend=true;wr(3+n,A_ETOUCH,n,0,[&](S&t){t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}if(t.a.n[n].ex)t.a.n[n].gen++;});}}
+      if(!pend&&(FIX&F_TOUCH))for(int r=0;r<SZ[g];r++){int n=I.plan[r]-1;if(n<0)continue;if(owes(n,g,I.att)){pend=true;if(V.n[n].ex)wr(3+n,A_ETOUCH,n,0,[&](S&t){if(!(FIX&F_FENCE))t.c[c].vt[g]|=1<<n;for(auto&q:t.a.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd){q.wd=1;}t.a.n[n].gen++;});}}
       if(!pend&&(FIX&F_STAYS)){for(int n=0;n<NODES;n++)if(V.n[n].ex)for(auto&q:V.n[n].p)if(q.pod&&q.gang==g&&q.att<=I.att&&!q.wd)pend=true;}
       if(!pend)led(A_DROP,g,2,[&](S&t){memset(&t.a.l.in[g],0,sizeof(Intent));t.c[c].vt[g]=0;t.c[c].kn&=~(1<<g);}); }
     // ---- outwards
     if(G.ex&&G.adm&&I.kind!=EVICT&&!(I.kind==ADMIT&&I.ep!=C.ep&&!matchG)&&matchG&&((FIX&F_STAYS)?true:true)){
       bool allp=true; for(int r=0;r<SZ[g];r++){int n=G.plan[r]-1,p=G.pod[r]-1; if(!V.n[n].ex){allp=false;continue;}
-        if(V.p[p].term||!permits())continue; if(!has(V.n[n],p+1,G.att,-1)){allp=false;wr(3+n,A_PERMIT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),G.cl[r],(u8)g,G.att,0}))t.a.n[n].gen++;});}
+        if(V.p[p].term||!permits())continue; if(!has(V.n[n],p+1,G.att,-1)){allp=false;if(has_led(n))wr(3+n,A_PERMIT,n,p,[&](S&t){if(addp(t.a.n[n],Permit{(u8)(p+1),G.cl[r],(u8)g,G.att,0}))t.a.n[n].gen++;});}
         else if(!has(V.n[n],p+1,G.att,0))allp=false; }
       if(allp)for(int r=0;r<SZ[g];r++){int p=G.pod[r]-1; if(V.p[p].gated)wr(5+p,A_UNGATE,p,0,[&](S&t){Pod&P=t.a.p[p];P.gated=0;P.stamp=G.att;P.pin=G.plan[r];
           const Gang&H=t.a.g[g]; if(!(t.stored[g]>>(G.att&31)&1))setv(t,V_S4); if(CHK_S16&&H.ex&&H.att>G.att&&(st||!(FIX&F_FENCE)||H.ep>=t.c[c].ep))setv(t,V_S16U); if(H.ex&&H.adm&&H.att==G.att&&(H.plan[r]!=G.plan[r]||H.pod[r]!=G.pod[r]))setv(t,V_S4M);}); } }
@@ -216,7 +222,7 @@ void ctl(const S&s,int c,Out&out){
       if(!D.lost&&!O.rdy)wr(3+n,A_LOST,n,0,[&](S&t){t.a.n[n].lost=1;t.a.n[n].gen++;});
       if((D.lost||D.aw)&&O.uid==D.nuid&&O.rdy&&(acked(D)||MUT==M_LOSTUNACKED))wr(3+n,A_FOUND,n,0,[&](S&t){ND&N=t.a.n[n];t.up=1;N.lost=N.aw=0;N.gen++;if(acked(D))for(int p=0;p<MP;p++)if((D.held>>p&1)&&!hasAny(D,p+1))addp(N,Permit{(u8)(p+1),0,gangOf(s,p),V.p[p].ex?V.p[p].stamp:(u8)0,1});}); }
     if(!D.ex){ if(!s.a.n[n].ex&&ouid)wr(3+n,A_MKND,n,0,[&](S&t){if(s.gone[n]||!s.a.o[n].uid)t.up=1;ND z;memset(&z,0,sizeof z);z.ex=1;z.uid=s.a.n[n].uid+1;z.gen=1;z.nuid=ouid;
-         for(int g=0;g<NG;g++)if(permits()&&V.g[g].ex&&V.g[g].adm&&V.l.in[g].kind!=EVICT)for(int r=0;r<SZ[g];r++)if(V.g[g].plan[r]==n+1&&V.p[V.g[g].pod[r]-1].ex)addp(z,Permit{V.g[g].pod[r],V.g[g].cl[r],(u8)g,V.g[g].att,0}); t.a.n[n]=z;}); continue; }
+         for(int g=0;g<NG;g++)if(!(FIX&F_LED)&&permits()&&V.g[g].ex&&V.g[g].adm&&V.l.in[g].kind!=EVICT)for(int r=0;r<SZ[g];r++)if(V.g[g].plan[r]==n+1&&V.p[V.g[g].pod[r]-1].ex)addp(z,Permit{V.g[g].pod[r],V.g[g].cl[r],(u8)g,V.g[g].att,0}); t.a.n[n]=z;}); continue; }
     for(int i=0;i<NPER;i++){const Permit&q=D.p[i]; if(!q.pod)continue; const Pod&P=V.p[q.pod-1]; const Gang&G=V.g[q.gang];
       bool gone=!P.ex||P.term; bool dead=G.ex&&(G.att>q.att||G.fin);
       if(!q.wd&&(gone||dead))wr(3+n,A_WITHDRAW,n,q.pod-1,[&](S&t){for(auto&x:t.a.n[n].p)if(x.pod==q.pod&&x.att==q.att)x.wd=1;t.a.n[n].gen++;
@@ -229,6 +235,7 @@ void ctl(const S&s,int c,Out&out){
           const Gang&H=t.a.g[q.gang]; if(CHK_S16&&st&&!q.wd&&H.ex&&H.adm&&H.att==q.att&&t.a.p[q.pod-1].ex&&!t.a.p[q.pod-1].term&&!t.a.p[q.pod-1].del&&t.a.l.in[q.gang].kind!=EVICT)setv(t,V_S16W);}); }
     for(int p=0;p<MP;p++)if((D.held>>p&1)&&D.suid==D.uid&&!hasAny(D,p+1)&&D.sgen>=D.gen)wr(3+n,A_ADOPT,n,p,[&](S&t){if(s.gone[n])t.up=1;if(addp(t.a.n[n],Permit{(u8)(p+1),0,gangOf(s,p),V.p[p].ex?V.p[p].stamp:(u8)0,1}))t.a.n[n].gen++;});
      }
+  if(ask&&!st){S t=s;for(int n=0;n<NODES;n++)t.c[c].led[n]=V.n[n].ex?V.n[n].uid:0;E(A_LED,c,0,0);}
 }
 void drv(const S&s,int n,Out&out){ const Drv&D=s.d[n]; const ND&O=s.a.n[n]; if(s.down[n]==2)return; bool up=!s.down[n];
   for(int i=0;i<2;i++){ const View&v=D.v[i]; if(!v.on)continue;
@@ -304,7 +311,7 @@ void env(const S&s,Out&out){
     if(s.down[n]&&O.uid&&s.bud[B_NODEL]){S t=s;t.bud[B_NODEL]--;memset(&t.a.o[n],0,sizeof(Node));t.gone[n]=1;touch(t,ob);E(A_NODEDEL,n,0,0);}
     if(!s.down[n]&&!O.uid){S t=s;t.up=1;t.a.o[n].uid=++t.nseq[n];t.a.o[n].rdy=1;touch(t,ob);E(A_NODENEW,n,0,0);} }
   for(int n=0;n<NODES;n++)if(s.a.n[n].ex&&s.bud[B_DELN]){S t=s;t.bud[B_DELN]--; bool any=false;for(auto&q:s.a.n[n].p)if(q.pod)any=true; if((FIX&F_NDFIN)&&any)continue;
-     u8 u=s.a.n[n].uid;memset(&t.a.n[n],0,sizeof(ND));t.a.n[n].uid=u;touch(t,3+n);E(A_DELN,n,0,0);}
+     if(s.a.n[n].lost)t.up=1; u8 u=s.a.n[n].uid;memset(&t.a.n[n],0,sizeof(ND));t.a.n[n].uid=u;touch(t,3+n);E(A_DELN,n,0,0);}   // the mark goes with it: its Teams are charged again, as if the node were back
 }
 // rank-compress generations of one node (only their order matters)
 static void canon(S&s){ for(int n=0;n<NODES;n++){ vector<u8*>r; auto ad=[&](u8&x){if(x)r.push_back(&x);};
@@ -324,7 +331,7 @@ static string labs(const Lab&l){char b[160];const char*who="";string x=AN[l.k];
       case A_ADMIT:case A_PROPOSE:snprintf(b,sizeof b," %c on n%d",'A'+l.b,l.c);x+=b;break;
       case A_UNGATE:case A_DELPOD:case A_VSTAMP:case A_ESTAMP:case A_ABSTAMP:snprintf(b,sizeof b," p%d",l.b);x+=b;break;
       case A_VND:case A_MKND:case A_ETOUCH:case A_ABTOUCH:case A_LOST:case A_FOUND:case A_RENODE:case A_NDEND:snprintf(b,sizeof b," n%d",l.b+1);x+=b;break;
-      case A_EXIT:case A_CRASH:break; default:snprintf(b,sizeof b," %c",'A'+l.b);x+=b;} }
+      case A_EXIT:case A_CRASH:case A_LED:break; default:snprintf(b,sizeof b," %c",'A'+l.b);x+=b;} }
   else if(l.k>=A_CUT&&l.k<=A_NODENEW){snprintf(b,sizeof b,"n%d %s",l.a+1,x.c_str());x=b;}
   else if(l.k>=A_WATCH&&l.k<=A_CHECK){snprintf(b,sizeof b,"n%d/i%d %s%s",l.a+1,l.b,x.c_str(),(l.k==A_RECORD||l.k==A_CHECK)?(string(" p")+char('0'+l.c)).c_str():(l.k==A_PERSIST||l.k==A_STATUS)?(string(" held=")+to_string(l.c)).c_str():"");x=b;}
   else if(l.k==A_DRVRESTART||l.k==A_DRVUPDATE||l.k==A_DRVSTOP||l.k==A_DISKLOSS||l.k==A_DELN){snprintf(b,sizeof b,"n%d/i%d %s",l.a+1,l.b,x.c_str());x=b;}

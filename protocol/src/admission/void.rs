@@ -3,7 +3,8 @@
 //! In this order: each pod that is still gated is stamped with the next attempt, so that a late ungate of an
 //! older leader conflicts; then the Gang is raised above the attempt; then every `NodeDevices` of the plan is
 //! written, also where no permit is found (at least the epoch: a write without change moves no
-//! resourceVersion), so that a late permit conflicts; only then the intent leaves the Ledger, and with it
+//! resourceVersion), so that a late permit conflicts (where there is none, and a Node, one is made first, and whoever deletes it
+//! then does no harm: [`crate::leadership::newest`]); only then the intent leaves the Ledger, and with it
 //! what it charged. Each step is seen in the objects, so a crash between two of them loses nothing.
 //!
 //! Of an intent whose proposal is gone with its Gang, the nodes are still known, and the pods are the gang's and those that

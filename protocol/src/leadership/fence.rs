@@ -42,7 +42,7 @@ pub enum ExitReason {
     },
 }
 
-/// The read of the Ledger that a conflict asks for.
+/// The read of the Ledger that a conflict asks for, or permits that wait for it.
 ///
 /// One that succeeded counts for a second: whoever writes to an object all the time (a node's driver to the status of its
 /// `NodeDevices`, say) must not keep the leader from committing. That costs nothing in safety, since the commit itself is
@@ -168,26 +168,29 @@ impl Machine {
         gang.max(devices).unwrap_or_default()
     }
 
-    /// After a conflict nothing is committed before the Ledger was read again, uncached.
+    /// After a conflict nothing is committed before the Ledger was read again, uncached; nor is anything permitted by a
+    /// `NodeDevices` that came into sight after it was known last that this machine leads ([`super::newest`]).
     pub(crate) fn check_ledger(&mut self, now: Now) -> Option<Effect> {
         if !self.ledger_check.is_due(now.monotonic_seconds) {
             return None;
         }
         let id = self.flights.number();
         self.ledger_check.begin(id);
+        self.newest.begin(id);
         let key = ledger_object();
         let write = ApiRequest::ReadObject { key };
         Some(Effect::new(id, write))
     }
 
-    pub(crate) fn take_ledger_check(&mut self, outcome: &Outcome, now: Now) {
+    /// Takes the answer of that read: whether it says that this machine leads.
+    pub(crate) fn take_ledger_check(&mut self, outcome: &Outcome, now: Now) -> bool {
         let seen = match outcome {
             Outcome::Done(Some(Object::Ledger(ledger))) => Some(ledger.as_ref()),
             Outcome::NotFound => None,
             _ => {
                 let second = now.monotonic_seconds + self.config.retry_seconds;
                 self.ledger_check.failed(second);
-                return;
+                return false;
             }
         };
         self.ledger_check
@@ -195,5 +198,6 @@ impl Machine {
         if !self.bugs.has(InjectedBug::NoFence) {
             self.exit = self.judge_ledger(seen);
         }
+        self.exit.is_none()
     }
 }

@@ -3,5 +3,6 @@
 
 pub(crate) mod fence;
 pub(crate) mod ledger_recovery;
+pub(crate) mod newest;
 pub(crate) mod store_check;
 pub(crate) mod takeover;

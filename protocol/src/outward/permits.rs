@@ -3,7 +3,8 @@
 //! Written by the leader only, one object per node, conditional on its resourceVersion. A permit exists
 //! from before the first ungate of its attempt until its release is proved ([`super::release`]), and while
 //! it exists its claims are charged. It is written only for what an admission carries already, so that
-//! adding it never charges anything new.
+//! adding it never charges anything new; and only to an object that was seen before this leader was the newest for certain
+//! ([`crate::leadership::newest`]), so that no late write of a superseded one permits what was taken back.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -23,10 +24,19 @@ use crate::{
 };
 use muster_cluster::formed::{GangKey, has_ended};
 
-/// What has to be written to the `NodeDevices` of a node.
+/// What the `NodeDevices` of a node owes.
+#[derive(Debug)]
+pub(crate) enum Owed {
+    /// A write.
+    Write(ApiRequest),
+    /// Permits, which wait until it is known that this leader led after it saw the object.
+    Proof,
+}
+
+/// What has to be written to the `NodeDevices` of a node, or waited for.
 ///
 /// That pods ended is written in the next second: pods of a gang end together, and one write withdraws all their permits, or removes them.
-pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> {
+pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<Owed> {
     if context.busy(&node_devices_object(node)) {
         return None;
     }
@@ -34,7 +44,7 @@ pub(crate) fn write(context: PollContext<'_>, node: &str) -> Option<ApiRequest> 
         return replacement(context, node, devices);
     }
     let node_uid = context.index.node(node)?.metadata.uid.as_ref()?;
-    Some(creation(context, node, node_uid))
+    Some(Owed::Write(creation(context, node, node_uid)))
 }
 
 /// Which permit it is: that of a pod in one attempt of one Gang, by their UIDs. A Gang that was deleted and made again has
@@ -56,8 +66,9 @@ pub(crate) fn is_permitted(context: PollContext<'_>, plan: &Plan, rank: &Rank, l
     })
 }
 
-/// The object is made for the Node as it is now. What its gangs carry is permitted from the start, so that
-/// a driver that sees it first never sees less than what is permitted.
+/// The object is made for the Node as it is now, without permits: all that guards a creation is that there is none, so it may
+/// come late, after its attempts were taken back and the object that said so was deleted. What its gangs carry is permitted by
+/// the next write. A driver that sees it first prepares nothing meanwhile, if it enforces, and keeps what is prepared.
 fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest {
     let mut spec = NodeDevicesSpec {
         node_uid: node_uid.to_owned(),
@@ -67,20 +78,22 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest 
         awaits_driver: false,
         permits: Vec::new(),
     };
-    add_admitted(context, node, &mut spec);
+    if context.bugs.has(InjectedBug::PermitsUnproved) {
+        add_admitted(context, node, &mut spec);
+    }
     ApiRequest::CreateNodeDevices {
         node: node.to_owned(),
         spec,
     }
 }
 
-fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> Option<ApiRequest> {
+fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> Option<Owed> {
     if loss::is_to_be_removed(context, node, devices) {
-        return Some(ApiRequest::DeleteNodeDevices {
+        return Some(Owed::Write(ApiRequest::DeleteNodeDevices {
             node: node.to_owned(),
             uid: devices.metadata.uid.clone()?,
             resource_version: devices.metadata.resource_version.clone()?,
-        });
+        }));
     }
     let before = &devices.spec;
     let mut spec = before.clone();
@@ -105,7 +118,13 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     let is_made_again = spec.node_uid != before.node_uid;
     spec.awaits_driver = loss::awaits_driver(context, node, devices, is_made_again);
     spec.lost = loss::is_lost(context, node, devices);
+    let standing = spec.permits.len();
     add_admitted(context, node, &mut spec);
+    let is_proved = context.newest.has_seen(node) || context.bugs.has(InjectedBug::PermitsUnproved);
+    if spec.permits.len() > standing && !is_proved {
+        // Nothing else meanwhile: what the driver lists comes back as withdrawn only where no permit of these names it.
+        return Some(Owed::Proof);
+    }
     adopt::permit_held(context, node, devices, &mut spec);
     spec.enforce = adopt::may_enforce(context, node);
 
@@ -130,13 +149,13 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     if !context.bugs.has(InjectedBug::NoFence) {
         spec.leader_epoch = context.epoch;
     }
-    Some(ApiRequest::ReplaceNodeDevices {
+    Some(Owed::Write(ApiRequest::ReplaceNodeDevices {
         node: node.to_owned(),
         uid: devices.metadata.uid.clone()?,
         resource_version: devices.metadata.resource_version.clone()?,
         spec,
         finalizer,
-    })
+    }))
 }
 
 /// Withdraws what has no claim to devices any more: the pod ended or is gone, or its attempt is over.

@@ -17,6 +17,7 @@ mod interrupted;
 mod ledger_recovery;
 mod lives;
 mod namespaces;
+mod newest;
 mod nodes;
 mod nudge;
 mod partial;

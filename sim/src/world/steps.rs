@@ -18,6 +18,8 @@ pub enum Steps {
     Permits,
     /// A controller's write of a `NodeDevices` without a live permit is carried out: it withdraws, or fences.
     Fences,
+    /// A controller's creation of a `NodeDevices` is carried out.
+    Creations,
     /// A request that nobody waits for any more arrives, of a controller or of a driver.
     Late,
     /// A controller is given the list of a kind.
@@ -71,6 +73,9 @@ impl World {
             (Steps::Admissions, _) => request.is_some_and(admits),
             (Steps::Permits, _) => request.is_some_and(permits),
             (Steps::Fences, _) => request.is_some_and(|it| is_of_node_devices(it) && !permits(it)),
+            (Steps::Creations, _) => {
+                matches!(request, Some(ApiRequest::CreateNodeDevices { .. }))
+            }
             (Steps::Late, Controller::Arrive(_))
             | (Steps::Recovery, Controller::Notice(_) | Controller::Thaw(..)) => true,
             (Steps::Lists(replica, kind), Controller::Perform(number, _)) => {

@@ -43,6 +43,7 @@ fn cases() -> Vec<Case> {
             => leaders::a_permit_is_written_late_for_a_pod_that_is_gone
         ),
         case!(controllers(Controllers::EpochNotRaised) => leaders::a_permit_is_written_late),
+        case!(controllers(Controllers::PermitsUnproved) => leaders::node_devices_are_made_late),
         case!(
             controllers(Controllers::ReleaseOnVanished)
             => instances::a_status_arrives_at_the_successor_of_its_object

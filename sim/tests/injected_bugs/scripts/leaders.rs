@@ -11,8 +11,8 @@ use muster_sim::{
 };
 
 use super::{
-    GPUS, TEAM, attempt, gang, has_acknowledged, permits_arrive_after_another_admission, script,
-    the_leader_dies_as_it_lets_go,
+    GPUS, NODE, TEAM, attempt, gang, has_acknowledged, is_committed,
+    permits_arrive_after_another_admission, script, the_leader_dies_as_it_lets_go,
 };
 
 /// A leader dies with the patches that let its gang go on the network. A pod of the gang is deleted, so that the next
@@ -47,6 +47,41 @@ fn write_permits_late(world: &mut World, deleted: &str) -> Result<(), Violation>
     permits_arrive_after_another_admission(world, |world| {
         world.crash_leader();
         world.delete_pod(TEAM, deleted, false);
+    })
+}
+
+/// `NodeDevices` are lost while a gang is about to be permitted, and its leader dies with their creation on the network. The next
+/// leader makes them, takes the attempt back and gives the quota to another gang. They are lost once more; then the creation arrives.
+pub(crate) fn node_devices_are_made_late() -> Script {
+    script(&[("a", 1, GPUS), ("b", 1, GPUS)], |world| {
+        world.until("the driver has acknowledged its object", |world| {
+            has_acknowledged(world)
+        })?;
+        world.hold(Steps::Permits);
+        world.submit("a");
+        world.until("the leader would permit a", |world| {
+            world.offers(Steps::Permits)
+        })?;
+        world.submit("b");
+        world.until("b waits", |world| gang(world, "b").is_some())?;
+        world.hold(Steps::Owners);
+        world.hold(Steps::Late);
+        world.hold(Steps::Creations);
+        world.delete_node_devices(NODE);
+        // In vain: there is none.
+        world.let_go(Steps::Permits);
+        world.until("the leader would make the object anew", |world| {
+            world.offers(Steps::Creations)
+        })?;
+        world.crash_leader();
+        world.delete_pod(TEAM, "a-0", false);
+        // So that nothing is permitted that would keep the next object.
+        world.hold(Steps::Admissions);
+        world.let_go(Steps::Creations);
+        world.until("b is admitted", |world| is_committed(world, "b"))?;
+        world.hold(Steps::Creations);
+        world.delete_node_devices(NODE);
+        world.have(Steps::Late)
     })
 }
 
