@@ -182,8 +182,8 @@ fn is_set_aside(f: &Fixture, file: &str) -> bool {
     aside.any(|entry| entry.file_name().to_str().unwrap().starts_with(name))
 }
 
-/// Damages some files and looks at what comes of it. `written`: the files as they were at first, for a change that could be read may have stayed. `false`: one of them is of a later
-/// version by now.
+/// Damages some files and looks at what comes of it. `written`: the files as they were at first, for a change that could be read may have stayed.
+/// `false`: one of them is of a later version by now.
 fn goes_on(
     f: &Fixture,
     written: &BTreeMap<&'static str, Vec<u8>>,
