@@ -10,5 +10,6 @@ mod faults;
 mod layouts;
 mod node;
 mod nvml;
+mod reboot;
 mod registration;
 mod slices;
