@@ -8,6 +8,7 @@ mod burst;
 mod by_memory;
 mod by_place;
 mod by_resource;
+mod declared;
 mod driver;
 mod full_node;
 mod overlapping;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     let mut scenarios = by_memory::scenarios();
     scenarios.extend(by_place::scenarios());
     scenarios.extend(by_resource::scenarios());
+    scenarios.extend(declared::scenarios());
     scenarios.extend(overlapping::scenarios());
     scenarios.extend(driver::scenarios());
     scenarios.extend(full_node::scenarios());
