@@ -53,7 +53,7 @@ async fn a_team_refuses_pods_that_do_not_say_how_much_memory_they_need_or_says_i
         })
     })
     .await?;
-    for there_is in ["NVIDIA H100", "NVIDIA A100", "NVIDIA A30"] {
+    for there_is in ["NVIDIA H100", "NVIDIA A100", "slices of"] {
         ensure!(refused.contains(there_is), "{there_is}: {refused}");
     }
     let least = [(keys::VRAM, "6Gi")];
