@@ -53,7 +53,7 @@ const SCHEMA: u32 = 2;
 const FIRST_SCHEMA: u32 = 1;
 /// Version of records with slices. Before it nobody knew that a slice has to be removed.
 const SLICE_SCHEMA: u32 = 2;
-/// Most bytes of a file of ours. All of them together have a hundredth of it on the largest of nodes.
+/// Most bytes of a file of ours: far above what any of them comes to, and far below what would use up a node's memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Annotation of a CDI file: the record that it belongs to, so that a lost checkpoint can be rebuilt.
 const RECORD_ANNOTATION: &str = "muster.dev/record";
