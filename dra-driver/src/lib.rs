@@ -33,6 +33,8 @@ pub mod orphans;
 pub mod prepare;
 pub mod probe;
 pub mod program;
+#[cfg(test)]
+mod random;
 pub mod slices;
 pub mod store;
 mod under_lock;

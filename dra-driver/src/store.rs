@@ -25,7 +25,7 @@
 //!   half written, and needs no block on a disk that is full.
 //! * Files are written whole (`muster_device::files`). All writers hold the lock; a write applied twice
 //!   changes nothing.
-//! * What cannot be parsed is set aside, and with it the acknowledged generation, **before** that: so a crash
+//! * What cannot be parsed, is too large, or is no file (a directory, a link) is set aside, and with it the acknowledged generation, **before** that: so a crash
 //!   in between, too, leads to the rebuild and never to a claim that is forgotten.
 
 use std::{
@@ -53,6 +53,8 @@ const SCHEMA: u32 = 2;
 const FIRST_SCHEMA: u32 = 1;
 /// Version of records with slices. Before it nobody knew that a slice has to be removed.
 const SLICE_SCHEMA: u32 = 2;
+/// Most bytes of a file of ours: far above what any of them comes to, and far below what would use up a node's memory.
+const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Annotation of a CDI file: the record that it belongs to, so that a lost checkpoint can be rebuilt.
 const RECORD_ANNOTATION: &str = "muster.dev/record";
 
@@ -498,8 +500,7 @@ impl Store {
             .mode(0o700)
             .create(&directory)
             .map_err(|error| failure(&directory, &error))?;
-        let name = path.file_name().unwrap_or_default();
-        let target = directory.join(name);
+        let target = free_name(&directory, path);
         tracing::error!(
             file = %path.display(), quarantine = %target.display(), cause,
             "a file of the checkpoint cannot be read; the records are rebuilt"
@@ -510,6 +511,24 @@ impl Store {
     fn record_file(&self, uid: &str) -> PathBuf {
         self.directory.join("claims").join(format!("{uid}.json"))
     }
+}
+
+/// Where a file is put away: under its own name, in place of the file that was put there before. Where either is a directory neither takes the
+/// other's place, and the name is continued by a number.
+fn free_name(directory: &Path, path: &Path) -> PathBuf {
+    let is_directory = |path: &Path| fs::symlink_metadata(path).is_ok_and(|it| it.is_dir());
+    let name = path.file_name().unwrap_or_default();
+    let is_free = |target: &PathBuf| {
+        fs::symlink_metadata(target).is_err() || !(is_directory(path) || is_directory(target))
+    };
+    let numbered = (1_u32..).map(|number| {
+        let mut name = name.to_owned();
+        name.push(format!(".{number}"));
+        directory.join(name)
+    });
+    let own = directory.join(name);
+    let mut names = std::iter::once(own.clone()).chain(numbered);
+    names.find(is_free).unwrap_or(own)
 }
 
 /// Counts the change for which the lock of a GPU was taken.
@@ -545,8 +564,35 @@ fn claimed(device: &RecordedDevice) -> Result<cdi::ClaimedGpu, DiskFailure> {
     })
 }
 
+/// Why what is there is no file of ours, if it is none. A link is not followed: it may lead to what never ends.
+fn is_no_file_of_ours(found: &fs::Metadata) -> Option<String> {
+    let kind = found.file_type();
+    if kind.is_dir() {
+        return Some("it is a directory".to_owned());
+    }
+    if kind.is_symlink() {
+        return Some("it is a link".to_owned());
+    }
+    if !kind.is_file() {
+        return Some("it is no regular file".to_owned());
+    }
+    let bytes = found.len();
+    let is_too_large = bytes > MAX_FILE_BYTES;
+    is_too_large
+        .then(|| format!("it has {bytes} bytes, and no file of ours more than {MAX_FILE_BYTES}"))
+}
+
 /// Reads a file of ours.
 fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
+    match fs::symlink_metadata(path) {
+        Ok(found) => {
+            if let Some(cause) = is_no_file_of_ours(&found) {
+                return Ok(Content::Broken(cause));
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Absent),
+        Err(error) => return Err(failure(path, &error)),
+    }
     let text = match fs::read(path) {
         Ok(text) => text,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Content::Absent),

@@ -30,6 +30,8 @@ pub struct GpuNode {
     pub containers: BTreeMap<String, Container>,
     /// Slices of its GPUs.
     pub slices: GpuSlices,
+    /// Who makes them.
+    pub slice_mode: SliceMode,
 }
 
 /// A living container.
@@ -54,6 +56,7 @@ impl GpuNode {
             lock: None,
             containers: BTreeMap::new(),
             slices: GpuSlices::default(),
+            slice_mode: SliceMode::Dynamic,
         }
     }
 
@@ -94,7 +97,7 @@ impl GpuNode {
                     slice: Some(SliceFacts {
                         profile: profile.clone(),
                         placement,
-                        mode: SliceMode::Dynamic,
+                        mode: self.slice_mode,
                     }),
                     ..whole.clone()
                 };

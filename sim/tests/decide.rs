@@ -21,7 +21,9 @@ fn node(name: &str, leaf: &str, gpus: usize) -> String {
         .map(|number| {
             format!(
                 "  - name: gpu-{number}\n    attributes:\n      productName: {{string: NVIDIA H100 80GB HBM3}}\n      \
-                 nvlinkGroup: {{string: {name}}}\n    capacity: {{memory: {{value: 80Gi}}}}\n"
+                 nvlinkGroup: {{string: {name}}}\n      resource.kubernetes.io/numaNode: {{int: {}}}\n    \
+                 capacity: {{memory: {{value: 80Gi}}}}\n",
+                number / 4
             )
         })
         .collect();
@@ -417,7 +419,55 @@ fn every_example_is_admitted_on_a_cluster_that_has_its_gpus() {
             admitted += 1;
         }
     }
-    assert_eq!(admitted, 9, "gangs of all examples");
+    assert_eq!(admitted, 10, "gangs of all examples");
+}
+
+#[test]
+fn the_example_by_numa_node_gets_gpus_of_that_node_alone() {
+    let examples = examples();
+    let text = |name: &str| {
+        let example = examples.iter().find(|source| source.name.ends_with(name));
+        example.unwrap().text.clone() + "---\n"
+    };
+    let example = text("near-numa-node.yaml");
+    let (template, pod) = example.split_once("---\n").unwrap();
+    // Five GPUs: the last one is of NUMA node 1, and one pod more asks for it than there are.
+    let pods: String = ["near-a", "near-b"]
+        .map(|name| pod.replace("name: near-the-data", &format!("name: {name}")))
+        .concat();
+    let any = "apiVersion: v1\nkind: Pod\nmetadata: {name: any, namespace: vision, annotations: {muster.dev/gpus: \"4\"}}\nspec:\n  \
+               containers: [{name: main, image: i}]\n---\n";
+    let cluster = node("node-0", "leaf-0", 5) + &text("cluster.yaml");
+    let decided = shorts(cluster.clone() + template + "---\n" + &pods + any);
+    let of = |name: &str, decided: &[String]| {
+        let beginning = format!("pod-{name}");
+        let of_pod = decided.iter().find(|line| line.starts_with(&beginning));
+        of_pod.unwrap().clone()
+    };
+    assert_eq!(decided.len(), 3, "{decided:?}");
+    let near = ["near-a", "near-b"].map(|name| of(name, &decided));
+    let admitted = near.iter().filter(|line| line.ends_with(" on node-0"));
+    assert_eq!(admitted.count(), 1, "{decided:?}");
+    assert_eq!(of("any", &decided), "pod-any on node-0", "four are left");
+    // By the network card that is nearest.
+    let by_card = template.replace(
+        "device.attributes['resource.kubernetes.io'].numaNode == 1",
+        "device.attributes['gpu.muster.dev'].rdmaNic == 'mlx5_1'",
+    );
+    let by_card = by_card.replace(
+        "['resource.kubernetes.io'].numaNode)",
+        "['gpu.muster.dev'].rdmaNic)",
+    );
+    assert!(!by_card.contains("numaNode =="), "{by_card}");
+    let with_card = cluster.replace(
+        "      resource.kubernetes.io/numaNode: {int: 1}\n",
+        "      resource.kubernetes.io/numaNode: {int: 1}\n      rdmaNic: {string: mlx5_1}\n",
+    );
+    let decided = shorts(with_card + &by_card + "---\n" + &pods + any);
+    let near = ["near-a", "near-b"].map(|name| of(name, &decided));
+    let admitted = near.iter().filter(|line| line.ends_with(" on node-0"));
+    assert_eq!(admitted.count(), 1, "{decided:?}");
+    assert_eq!(of("any", &decided), "pod-any on node-0", "four are left");
 }
 
 #[test]

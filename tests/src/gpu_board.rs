@@ -15,6 +15,8 @@ pub enum Board {
     A100With40GbNvswitch8,
     /// 8 A100 with 80 GB, all to all by NVSwitch.
     A100With80GbNvswitch8,
+    /// 4 A100 with 40 GB on PCIe: bridges connect the first with the third, and the second with the fourth.
+    A100With40GbBridgedFour,
     /// 4 A30 without NVLink.
     A30Four,
     /// 2 T4 without NVLink.
@@ -30,7 +32,7 @@ impl Board {
             | Self::B200Nvswitch8
             | Self::A100With40GbNvswitch8
             | Self::A100With80GbNvswitch8 => 8,
-            Self::A30Four => 4,
+            Self::A100With40GbBridgedFour | Self::A30Four => 4,
             Self::T4Pair => 2,
         }
     }
@@ -43,6 +45,7 @@ impl Board {
             Self::B200Nvswitch8 => "b200-nvswitch-8",
             Self::A100With40GbNvswitch8 => "a100-40gb-nvswitch-8",
             Self::A100With80GbNvswitch8 => "a100-80gb-nvswitch-8",
+            Self::A100With40GbBridgedFour => "a100-40gb-pcie-bridged-4",
             Self::A30Four => "a30-4",
             Self::T4Pair => "t4-2",
         }
@@ -70,6 +73,7 @@ mod tests {
             Board::B200Nvswitch8,
             Board::A100With40GbNvswitch8,
             Board::A100With80GbNvswitch8,
+            Board::A100With40GbBridgedFour,
             Board::A30Four,
             Board::T4Pair,
         ] {

@@ -22,6 +22,18 @@ fn gpus_that_reach_each_other_are_grouped_though_their_links_do_not_say_so() {
 }
 
 #[test]
+fn gpus_that_are_bridged_are_a_group_each_two_whether_their_links_say_so_or_not() {
+    let machine = Machine::of("a100-40gb-pcie-bridged-4");
+    for hides_link_peers in [false, true] {
+        machine.change(|state| state.hides_link_peers = hides_link_peers);
+        let nvlink = nvlink(&machine.backend()).into_iter();
+        let (pairs, groups): (Vec<u32>, Vec<u32>) = nvlink.map(|it| (it.pair, it.group)).unzip();
+        assert_eq!(pairs, [0, 1, 0, 1], "hidden: {hides_link_peers}");
+        assert_eq!(groups, [0, 1, 0, 1], "hidden: {hides_link_peers}");
+    }
+}
+
+#[test]
 fn a_gpu_that_hangs_is_asked_nothing_in_the_lane_of_another() {
     let machine = Machine::new();
     machine.change(|state| state.hides_link_peers = true);

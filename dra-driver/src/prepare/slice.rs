@@ -23,7 +23,7 @@
 //! slice that it is about to have. Of a place that was empty when it was recorded that is told when the slice is to be made: it is refused, and
 //! stays when the Prepare is undone. Only where the driver crashes in just this moment, or the claim is unprepared in it, nobody knows any
 //! more, and it is taken up or removed like one of ours. What an administrator made is used as it is where
-//! they are his ([`SliceMode::Static`]), and never removed.
+//! they are his ([`SliceMode::Static`]), and never removed. What was made for a claim before they became his stays the claim's: its record named it.
 //!
 //! # Who else may change them
 //!

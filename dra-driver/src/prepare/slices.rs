@@ -71,6 +71,14 @@ impl Machine {
                 }
             };
             let lies = lying(slice.gpu_instance_profile, slice.placement, found);
+            let is_own = |instance: &MigInstance| own.is_some_and(|own| own.names(gpu, instance));
+            // It was made for this claim while slices were this driver's to make. Whosever they are by now, it goes with the claim.
+            if let Lying::Same(instance) = lies
+                && is_own(instance)
+                && !device.admin_access
+            {
+                slice.stays = false;
+            }
             if slice.stays {
                 let made = match lies {
                     Lying::Same(instance) => MadeSlice::of(instance),
@@ -86,9 +94,7 @@ impl Machine {
                 })?);
                 continue;
             }
-            let is_ours = |instance: &MigInstance| {
-                takes_foreign || own.is_some_and(|own| own.names(gpu, instance))
-            };
+            let is_ours = |instance: &MigInstance| takes_foreign || is_own(instance);
             match lies {
                 Lying::Nothing => {}
                 Lying::Same(instance) if is_ours(instance) => {}

@@ -20,21 +20,8 @@ use crate::{
     inventory::{KnownGpus, fixtures},
     mig::{Mode, Policy, Toggle},
     prepare::{SliceMode, Unit},
+    random::Random,
 };
-
-/// Small, and the same for a seed everywhere.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        // Numerical Recipes' generator; its upper half is what is good.
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % bound
-    }
-}
 
 struct Node {
     seed: u64,

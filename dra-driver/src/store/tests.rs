@@ -1,5 +1,7 @@
 //! What is written, read, kept, and set aside.
 
+mod fuzz;
+
 use super::*;
 use crate::prepare::{ClaimRef, MadeSlice, Placement, RecordState, Unit};
 

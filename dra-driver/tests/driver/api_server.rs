@@ -235,6 +235,17 @@ impl ApiServer {
         objects.events.iter().map(read).collect()
     }
 
+    /// A device, as it is published.
+    pub(crate) fn device(&self, name: &str) -> Option<Value> {
+        let objects = self.objects.lock().unwrap();
+        let mut devices = objects.slices.values().flat_map(|slice| {
+            let devices = slice.pointer("/spec/devices").and_then(Value::as_array);
+            devices.into_iter().flatten()
+        });
+        let device = devices.find(|device| device["name"] == name);
+        device.cloned()
+    }
+
     /// Names of the devices that are published.
     pub(crate) fn published(&self) -> Vec<String> {
         let objects = self.objects.lock().unwrap();

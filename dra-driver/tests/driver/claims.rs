@@ -225,6 +225,50 @@ async fn a_corrupt_checkpoint_is_rebuilt_and_what_was_prepared_still_holds() {
 }
 
 #[tokio::test]
+async fn directories_and_links_in_place_of_the_checkpoint_are_set_aside_and_what_was_prepared_still_holds()
+ {
+    for is_directory in [true, false] {
+        let mut node = Node::started().await;
+        node.eventually("both are published", || {
+            node.api.published() == ["gpu-0", "gpu-1"]
+        })
+        .await;
+        node.api.allocate("a", &["gpu-1"]);
+        let first = node.prepare("a").await;
+        assert_eq!(first.error, "");
+        let gpu = node.recorded_gpu("a");
+        node.crash();
+        let mut files = node.files("state");
+        files.retain(|file| file.ends_with(".json"));
+        files.push("claims/a.json".to_owned());
+        assert!(files.len() >= 3, "{files:?}");
+        for file in &files {
+            let path = node.path(&format!("state/{file}"));
+            fs::remove_file(&path).unwrap();
+            if is_directory {
+                fs::create_dir(&path).unwrap();
+            } else {
+                // Whoever reads it never comes to its end.
+                std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+            }
+        }
+        node.start().await;
+        let record = node.path("state/claims/a.json");
+        node.eventually("the record is there again", || record.is_file())
+            .await;
+        assert!(!record.is_symlink());
+        assert_eq!(node.prepare("a").await, first, "{}", node.log());
+        assert_eq!(node.recorded_gpu("a"), gpu);
+        node.eventually("both are published under their names", || {
+            node.api.published() == ["gpu-0", "gpu-1"]
+                && node.files("state/quarantine").len() == files.len()
+        })
+        .await;
+        assert_eq!(node.unprepare("a").await, "");
+    }
+}
+
+#[tokio::test]
 async fn a_reboot_voids_what_was_prepared() {
     let mut node = Node::started().await;
     node.api.allocate("a", &["gpu-0"]);

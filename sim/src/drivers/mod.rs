@@ -111,6 +111,13 @@ impl Drivers {
         self.instances.push(instance);
     }
 
+    /// What the administrator says of the node's GPUs is otherwise: every instance is told.
+    pub fn tell_inventory(&mut self, now: u64, node: &GpuNode) {
+        for instance in &mut self.instances {
+            instance.tell(now, Input::Inventory(node.inventory()));
+        }
+    }
+
     /// An instance does nothing for a while; one that holds the lock would only hold up the other.
     pub fn pause(&mut self, position: usize, until: u64, node: &GpuNode) -> Option<u64> {
         let instance = self.instances.get_mut(position)?;

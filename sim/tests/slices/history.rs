@@ -6,13 +6,13 @@ use k8s_openapi::api::resource::v1::ResourceClaim;
 use muster_api::{NodeDevices, NodeDevicesSpec, keys};
 use muster_cluster::object::Kind;
 use muster_dra_driver::prepare::{
-    Answer, CallId, ClaimRef, MadeSlice, MigInstance, SliceOrder, Unit,
+    Answer, CallId, ClaimRef, DeviceFacts, MadeSlice, MigInstance, SliceMode, SliceOrder, Unit,
 };
 use muster_sim::{
     api_server::{ApiServer, Precondition, key},
     drivers::{Drivers, InjectedBug, Step},
     gpu_node::{Container, GpuNode},
-    gpu_slices::GpuSlices,
+    gpu_slices::{GpuSlices, unit_of},
     matrix::{EffectKind, Mishap},
     random::Random,
     scenario::{NodeShape, Product},
@@ -26,6 +26,8 @@ const STEPS: u64 = 1_000;
 const MOST_STEPS: u64 = 60_000;
 /// Most claims at a time.
 const CLAIMS: usize = 6;
+/// Most slices of an administrator where he makes them: where drivers do, one is in their way.
+const MOST_FOREIGN: usize = 4;
 /// Far longer than anything that is left takes to be looked for twice.
 const REST_MILLISECONDS: u64 = 2 * 3_600_000;
 /// How long the kubelet waits for an answer.
@@ -46,6 +48,9 @@ pub(crate) struct Report {
     pub(crate) full_disks: u64,
     pub(crate) reboots: u64,
     pub(crate) foreign: u64,
+    pub(crate) mode_changes: u64,
+    /// Claims that were given slices of an administrator.
+    pub(crate) foreign_prepared: u64,
 }
 
 /// What the kubelet wants with a claim.
@@ -168,6 +173,8 @@ impl History {
             9 => self.reboot(),
             10..=12 => self.make_foreign(),
             13 => self.remove_foreign(),
+            14 => self.change_mode(SliceMode::Static),
+            15 | 16 => self.change_mode(SliceMode::Dynamic),
             _ => {}
         }
     }
@@ -218,6 +225,23 @@ impl History {
         muster_sim::fixtures::gpu_uuid(NODE, number)
     }
 
+    /// An administrator says that he makes the slices (`Static`, or `Off`), and does; or that drivers do. Nobody is restarted for it, but
+    /// anybody may crash right after it.
+    fn change_mode(&mut self, mode: SliceMode) {
+        if self.node.slice_mode == mode {
+            return;
+        }
+        self.report.mode_changes += 1;
+        self.say(format!("slices are made by the rule of {mode:?}"));
+        self.node.slice_mode = mode;
+        self.drivers.tell_inventory(self.now, &self.node);
+        if mode == SliceMode::Static {
+            for _ in 0..MOST_FOREIGN {
+                self.make_foreign();
+            }
+        }
+    }
+
     /// An administrator makes a slice where there is room and no claim has anything.
     fn make_foreign(&mut self) {
         // Between the look at what is there and the intent that is decided by it nobody can tell his slice from ours.
@@ -233,7 +257,12 @@ impl History {
             return;
         };
         let unit = Unit::slice(gpu.clone(), placement, profile.compute_slices);
-        if self.node.held().any(|(_, held)| held.overlaps(&unit)) || !self.foreign.is_empty() {
+        let most = match self.node.slice_mode {
+            SliceMode::Static => MOST_FOREIGN,
+            SliceMode::Dynamic => 1,
+        };
+        let is_held = self.node.held().any(|(_, held)| held.overlaps(&unit));
+        if is_held || self.foreign.len() >= most {
             return;
         }
         let order = SliceOrder {
@@ -253,8 +282,18 @@ impl History {
         self.report.foreign += 1;
     }
 
+    /// An administrator removes his slices, but for those that a claim has, or that one may be about to be given.
     fn remove_foreign(&mut self) {
+        let is_being_decided = self.node.lock.is_some() || self.drivers.hold_sights();
+        if is_being_decided && !self.wanted.is_empty() {
+            return;
+        }
         for (gpu, instance) in std::mem::take(&mut self.foreign) {
+            let unit = unit_of(&gpu, &instance);
+            if self.node.held().any(|(_, held)| held.overlaps(&unit)) {
+                self.foreign.push((gpu, instance));
+                continue;
+            }
             self.say(format!("an administrator removes {instance:?}"));
             while !self.node.slices.remove_step(&gpu, instance.placement) {}
         }
@@ -286,10 +325,19 @@ impl History {
             .filter(|(_, facts)| facts.slice.is_none())
             .map(|(name, _)| name.clone())
             .collect();
+        let there: Vec<String> = inventory
+            .iter()
+            .filter(|(_, facts)| self.is_there(facts))
+            .map(|(name, _)| name.clone())
+            .collect();
+        // What is published where an administrator makes slices; what was allocated before may be anything.
+        let is_offered_as_it_is = self.node.slice_mode == SliceMode::Static && !there.is_empty();
         let mut devices: Vec<String> = Vec::new();
         for _ in 0..self.random.between(1, 3) {
             let among = if self.random.one_in(4) {
                 wholes.clone()
+            } else if is_offered_as_it_is && !self.random.one_in(4) {
+                there.clone()
             } else {
                 names.clone()
             };
@@ -339,6 +387,18 @@ impl History {
                 not_before: 0,
             },
         );
+    }
+
+    /// Whether a device is a slice that exists.
+    fn is_there(&self, facts: &DeviceFacts) -> bool {
+        let Some(slice) = &facts.slice else {
+            return false;
+        };
+        let live = self.node.slices.live(&facts.unit.gpu);
+        live.iter().any(|instance| {
+            instance.placement == slice.placement
+                && instance.profile == slice.profile.gpu_instance_profile
+        })
     }
 
     /// One thing that the kubelet does about a claim.
@@ -486,6 +546,8 @@ impl History {
         } else {
             self.report.wholes_prepared += 1;
         }
+        let mut slices = record.devices.iter().filter_map(|it| it.slice.as_ref());
+        self.report.foreign_prepared += u64::from(slices.any(|slice| slice.stays));
         for device in &record.devices {
             let slice = device.slice.as_ref();
             if slice.is_some_and(|slice| slice.made.is_none()) {
@@ -557,7 +619,7 @@ impl History {
     fn is_at_rest(&self) -> bool {
         let is_left = !self.node.disk.records.is_empty() || !self.node.cdi.is_empty();
         let is_over = self.now > self.healed_at + REST_MILLISECONDS;
-        self.drivers.instances.len() == 1 && (!is_left || is_over)
+        self.drivers.instances.len() == 1 && self.foreign.is_empty() && (!is_left || is_over)
     }
 
     /// S6: nothing is left over.

@@ -1,5 +1,6 @@
 //! Slices and whole GPUs on one node: random histories of Prepare and Unprepare, with a crash, a full disk, a refusal of NVML or a
-//! reboot between any two steps, two instances at a time, and an administrator who makes slices of his own.
+//! reboot between any two steps, two instances at a time, and an administrator who makes slices of his own, and who says now and then that
+//! they are all his (`Static`, `Off`), or all the driver's (`Dynamic`).
 //!
 //! After every step S3 is judged by intervals of hardware, and what runs has its slice; in the end nothing is left (S6). Calls are
 //! repeated, late and lost throughout (S10). Then each rule about slices is broken, and must be seen to be.
@@ -52,6 +53,11 @@ fn no_history_gives_hardware_twice_takes_it_from_who_runs_or_leaves_a_slice_behi
         ("full disks", sum(|report| report.full_disks)),
         ("reboots", sum(|report| report.reboots)),
         ("slices of an administrator", sum(|report| report.foreign)),
+        ("changes of mode", sum(|report| report.mode_changes)),
+        (
+            "claims with an administrator's slices",
+            sum(|report| report.foreign_prepared),
+        ),
     ] {
         println!("{what}: {times}");
         assert!(times >= runs / 10, "{what}: only {times} in {runs} runs");

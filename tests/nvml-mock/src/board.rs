@@ -9,7 +9,7 @@ const AMPERE: u32 = 7;
 
 /// The boards by name, as they stand in `boards/`. What products are, how much memory and how many links they have is from published
 /// outputs of `nvidia-smi`; slots, subsystem ids and what the driver keeps of the memory are plausible, not seen.
-pub const BOARDS: [(&str, &str); 7] = [
+pub const BOARDS: [(&str, &str); 8] = [
     ("a30-4", include_str!("../boards/a30-4.json")),
     (
         "a100-40gb-nvswitch-8",
@@ -18,6 +18,10 @@ pub const BOARDS: [(&str, &str); 7] = [
     (
         "a100-80gb-nvswitch-8",
         include_str!("../boards/a100-80gb-nvswitch-8.json"),
+    ),
+    (
+        "a100-40gb-pcie-bridged-4",
+        include_str!("../boards/a100-40gb-pcie-bridged-4.json"),
     ),
     (
         "h100-nvswitch-8",
@@ -70,14 +74,18 @@ pub struct Board {
     pub gpus: Vec<Gpu>,
 }
 
-/// Links of every GPU, spread evenly over switches.
+/// Links of every GPU: spread evenly over switches, or all of them over a bridge to one other GPU.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NvLink {
     /// Links per GPU, all active.
     pub links_per_gpu: u32,
-    /// PCI bus ids of the switches.
+    /// PCI bus ids of the switches; none where GPUs are bridged.
+    #[serde(default)]
     pub switches: Vec<String>,
+    /// PCI bus ids of each two GPUs that a bridge connects.
+    #[serde(default)]
+    pub bridges: Vec<(String, String)>,
 }
 
 /// One GPU.
@@ -88,6 +96,26 @@ pub struct Gpu {
     pub pci_bus_id: String,
     /// NUMA node that it is attached to.
     pub numa_node: u32,
+}
+
+impl NvLink {
+    /// PCI bus id of the GPU to which a bridge connects this one.
+    pub fn bridged(&self, gpu: &str) -> Option<&str> {
+        self.bridges.iter().find_map(|(one, other)| {
+            if gpu == one {
+                Some(other.as_str())
+            } else if gpu == other {
+                Some(one.as_str())
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Whether links lead from one GPU to the other, both named by PCI bus id.
+    pub fn connects(&self, one: &str, other: &str) -> bool {
+        !self.switches.is_empty() || self.bridged(one) == Some(other)
+    }
 }
 
 impl Board {
@@ -127,5 +155,38 @@ mod tests {
             assert!(whole.is_none_or(|whole| whole.memory_bytes() < board.memory_bytes));
         }
         assert!(Board::named("no-such-board").is_none());
+    }
+
+    #[test]
+    fn links_lead_to_switches_or_over_one_bridge_to_a_gpu_of_the_board() {
+        for (name, _) in BOARDS {
+            let board = Board::named(name).unwrap();
+            let Some(nvlink) = &board.nvlink else {
+                continue;
+            };
+            assert_ne!(nvlink.switches.is_empty(), nvlink.bridges.is_empty());
+            let ends = nvlink.bridges.iter().flat_map(|(one, other)| [one, other]);
+            let mut ends: Vec<&String> = ends.collect();
+            let count = ends.len();
+            ends.sort();
+            ends.dedup();
+            assert_eq!(ends.len(), count, "{name}: two bridges on one GPU");
+            let is_gpu = |end: &String| board.gpus.iter().any(|gpu| gpu.pci_bus_id == *end);
+            assert!(ends.into_iter().all(is_gpu), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_bridge_connects_two_gpus_and_a_switch_all() {
+        let connected = |name: &str| {
+            let board = Board::named(name).unwrap();
+            let nvlink = board.nvlink.unwrap();
+            let first = board.gpus[0].pci_bus_id.clone();
+            let others = board.gpus.into_iter().skip(1);
+            let is_connected = |gpu: Gpu| nvlink.connects(&first, &gpu.pci_bus_id);
+            others.map(is_connected).collect::<Vec<bool>>()
+        };
+        assert_eq!(connected("a100-40gb-pcie-bridged-4"), [false, true, false]);
+        assert_eq!(connected("h100-nvswitch-8"), [true; 7]);
     }
 }

@@ -1,7 +1,5 @@
 //! Who says how much memory he needs gets the smallest device that has it, whole or a slice.
 
-use std::{fs, path::Path};
-
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use kube::{Api, ResourceExt};
@@ -14,7 +12,10 @@ use muster_tests::{
 };
 use serde_json::{Value, json};
 
-use crate::stage::{A30, Given, H100, Single, T4, given, on, prepare_team, wait_until_uncut};
+use crate::stage::{
+    A30, BRIDGED, Given, H100, Single, attributes, example, given, on, prepare_team,
+    wait_until_uncut,
+};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     scenarios![
@@ -39,11 +40,20 @@ async fn whole_gpus_go_where_their_memory_and_their_links_fit_best(
     let client = cluster.client();
     prepare_team(&client, "whole").await?;
     let asked: [Asked; 3] = [
-        ("small", &[(keys::GPUS, "1"), (keys::VRAM, "12Gi")], T4, 1),
+        (
+            "small",
+            &[(keys::GPUS, "1"), (keys::VRAM, "12Gi")],
+            BRIDGED,
+            1,
+        ),
         ("large", &[(keys::GPUS, "1"), (keys::VRAM, "80Gi")], H100, 1),
         (
             "pair",
-            &[(keys::GPUS, "2"), (keys::INTERCONNECT, "nvlink")],
+            &[
+                (keys::GPUS, "2"),
+                (keys::VRAM, "80Gi"),
+                (keys::INTERCONNECT, "nvlink"),
+            ],
             H100,
             2,
         ),
@@ -76,7 +86,7 @@ async fn the_example_by_memory_gives_each_the_smallest_device_that_fits(
 ) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "vision").await?;
-    let [notebook, model, cards] = documents()?;
+    let [notebook, model, cards] = example("by-memory.yaml")?;
     let notebook = start(cluster, notebook).await?;
     let of_notebook = notebook.runs(cluster).await?;
     let model = start(cluster, model).await?;
@@ -95,7 +105,10 @@ async fn the_example_by_memory_gives_each_the_smallest_device_that_fits(
         gpu(notebook_has) == gpu(model_has),
         "the notebook has {notebook_has:?}, the model {model_has:?}"
     );
-    ensure!(is_whole(one, H100) && is_whole(other, H100), "{of_cards:?}");
+    let are_whole = is_whole(one, &one.node) && is_whole(other, &one.node);
+    let groups = attributes(&client, &of_cards, "nvlinkGroup").await?;
+    let are_connected = groups.iter().all(|group| Some(group) == groups.first());
+    ensure!(are_whole && are_connected, "{of_cards:?} of {groups:?}");
     let charged = gangs::charged(&client).await?;
     // One seventh, two eighths, and two.
     ensure!(charged.get("vision") == Some(&2_392), "{charged:?}");
@@ -116,18 +129,6 @@ struct Example {
     /// Name of the object, which that of its pod begins with.
     name: String,
     ranks: RankProgram,
-}
-
-/// The three objects of the example.
-fn documents() -> Result<[Value; 3]> {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/examples/by-memory.yaml");
-    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-    let mut documents: Vec<Value> = Vec::new();
-    for document in text.split("\n---\n") {
-        documents.push(serde_saphyr::from_str(document)?);
-    }
-    let documents: Result<[Value; 3], Vec<Value>> = documents.try_into();
-    documents.map_err(|other| anyhow::anyhow!("the example has {} objects", other.len()))
 }
 
 /// Creates an object of the example. Its image is one that nobody has, so its container runs what ranks run.

@@ -13,7 +13,7 @@ use muster_tests::{
     suite::Scenario,
 };
 
-use crate::stage::{RESOURCE, Single, T4, on, prepare_team};
+use crate::stage::{BRIDGED, RESOURCE, Single, on, prepare_team};
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     scenarios![a_pod_that_asks_by_the_name_of_a_resource_gets_a_whole_gpu_and_is_charged_for_it]
@@ -25,12 +25,12 @@ async fn a_pod_that_asks_by_the_name_of_a_resource_gets_a_whole_gpu_and_is_charg
     let client = cluster.client();
     prepare_team(&client, "resource").await?;
     let pod = Single::create(cluster, "resource", "limits", &[], |spec| {
-        builders::with_limit(on(T4)(spec), RESOURCE, 1)
+        builders::with_limit(on(BRIDGED)(spec), RESOURCE, 1)
     })
     .await?;
     let given = pod.runs_on_one(cluster).await?;
     ensure!(
-        given.node == T4 && !given.device.contains("-mig-"),
+        given.node == BRIDGED && !given.device.contains("-mig-"),
         "{given:?}"
     );
     let uid = pod.pod(&client).await?.uid().context("a pod has a UID")?;

@@ -1,6 +1,6 @@
 //! A node full of the smallest slices, then without any, then whole.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{batch::v1::Job, resource::v1::ResourceClaimTemplate};
@@ -14,15 +14,22 @@ use muster_tests::{
     workloads::Workload,
 };
 
-use crate::stage::{H100, cards, prepare_team, wait_until_uncut};
+use crate::stage::{H100, cards, on, prepare_team, wait_until_uncut};
 
 /// Slices of the smallest profile on eight H100: seven on each.
 const SLICES: u32 = 56;
+/// What the scenario has beside the usual: as long as 56 pods of one node may take to start, and as long as they may take to end, on two cores
+/// that have other things to do.
+const MORE: Duration = Duration::from_mins(8);
+/// How often a notebook looks whether it is to finish: as many of them as there are slices do, on those two cores.
+const STEP_MILLIS: u64 = 500;
 /// What each is charged as, in thousandths of a GPU.
 const SEVENTH: i64 = 142;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    scenarios![a_node_full_of_slices_is_freed_and_taken_whole_by_a_gang_that_waited]
+    let full = scenarios![a_node_full_of_slices_is_freed_and_taken_whole_by_a_gang_that_waited];
+    let full = full.into_iter();
+    full.map(|it| it.with_more_time(MORE)).collect()
 }
 
 /// While the slices are in use no GPU of the node is to be had whole, and who waits for eight is told so. When they are gone the driver takes
@@ -57,7 +64,10 @@ async fn a_node_full_of_slices_is_freed_and_taken_whole_by_a_gang_that_waited(
         ranks: 2,
         gpus: 4,
     };
-    let ranks = whole.submit_job(cluster, &[]).await?;
+    let (ranks, spec) = whole.prepare(cluster).await?;
+    let job = builders::indexed_job(whole.name, whole.ranks, &[], &on(H100)(spec))?;
+    let jobs: Api<Job> = Api::namespaced(client.clone(), "full");
+    kubernetes::create(&jobs, &job).await?;
     let of_whole = gangs::of_job("whole");
     let details =
         gangs::wait_for_reason(&client, "full", &of_whole, Reason::WaitingForPlacement).await?;
@@ -93,6 +103,7 @@ async fn fill(cluster: &Cluster) -> Result<RankProgram> {
     let peers = builders::peers_directory(cluster.directory(), "full-notebooks")?;
     let mut ranks = RankProgram::new(cluster.programs().path("rank"), peers, 1).until_finished();
     ranks.rank = RankSource::Fixed(0);
+    ranks.step_millis = STEP_MILLIS;
     let spec = builders::pod_spec(&ranks.container(&["gpus"])?)?;
     let spec = builders::with_claim_template(spec, "smallest");
     let job = builders::indexed_job("notebooks", SLICES, &[], &spec)?;

@@ -1,12 +1,14 @@
 //! GPUs whole and in slices, by memory and by interconnect, on a real control plane: kube-scheduler allocates, the driver cuts.
 //!
 //! Three nodes: `h100` with eight GPUs that are cut for whoever asks, and made whole again; `a30` with four that an administrator left in
-//! MIG mode, so that there are slices only; `t4` with two that cannot be cut. That no memory of a GPU is ever in two hands, that everybody is
-//! charged for what he has and that no slice is left behind is judged by the observer: by device nodes and cards.
+//! MIG mode, so that there are slices only; `bridged` with four that are whole, and connected two by two. That no memory of a GPU is ever in
+//! two hands, that everybody is charged for what he has and that no slice is left behind is judged by the observer: by device nodes and cards.
 
 mod burst;
 mod by_memory;
+mod by_place;
 mod by_resource;
+mod declared;
 mod driver;
 mod full_node;
 mod overlapping;
@@ -18,7 +20,7 @@ use muster_tests::{
     cluster::ClusterOptions, gpu_board::Board, install::MusterOptions, node::NodeOptions, suite,
 };
 
-use crate::stage::{A30, H100, POOL, RESOURCE, T4};
+use crate::stage::{A30, BRIDGED, H100, POOL, RESOURCE};
 
 /// Set for the long form of a suite.
 const ALL: &str = "MUSTER_ALL";
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
         nodes: vec![
             node(H100, Board::H100Nvswitch8, false),
             node(A30, Board::A30Four, true),
-            node(T4, Board::T4Pair, false),
+            node(BRIDGED, Board::A100With40GbBridgedFour, false),
         ],
         muster: Some(MusterOptions {
             values: vec![
@@ -49,11 +51,13 @@ fn main() -> ExitCode {
         ..ClusterOptions::default()
     };
     let mut scenarios = by_memory::scenarios();
+    scenarios.extend(by_place::scenarios());
     scenarios.extend(by_resource::scenarios());
+    scenarios.extend(declared::scenarios());
     scenarios.extend(overlapping::scenarios());
     scenarios.extend(driver::scenarios());
+    scenarios.extend(full_node::scenarios());
     if env::var_os(ALL).is_some() {
-        scenarios.extend(full_node::scenarios());
         scenarios.extend(driver::longer_scenarios());
         scenarios.extend(burst::scenarios());
     }

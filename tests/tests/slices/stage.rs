@@ -1,10 +1,17 @@
 //! What the scenarios of this suite stand on: a Team of each, pods that hold what they ask for, and what the cards say.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+};
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
-use kube::{Api, Client, ResourceExt};
+use k8s_openapi::api::{
+    core::v1::{Pod, PodSpec},
+    resource::v1::{DeviceAttribute, ResourceSlice},
+};
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota},
     cluster::Cluster,
@@ -13,6 +20,7 @@ use muster_tests::{
     workloads::Workload,
 };
 use nvidia_ml_mock::{Card, mig_uuid};
+use serde_json::Value;
 
 /// Node label by which pods choose their node: its name.
 pub(crate) const POOL: &str = "example.com/pool";
@@ -20,8 +28,8 @@ pub(crate) const POOL: &str = "example.com/pool";
 pub(crate) const H100: &str = "h100";
 /// Four GPUs that are in MIG mode and stay in it.
 pub(crate) const A30: &str = "a30";
-/// Two GPUs that cannot be cut.
-pub(crate) const T4: &str = "t4";
+/// Four GPUs that are not cut: they would have to be reset for it. Bridges connect the first with the third, and the second with the fourth.
+pub(crate) const BRIDGED: &str = "bridged";
 /// The resource by which pods may ask for whole GPUs.
 pub(crate) const RESOURCE: &str = "example.com/gpu";
 /// What each Team may have: more than there is, so that nobody waits for quota.
@@ -186,6 +194,40 @@ fn uuid_of(cluster: &Cluster, node: &str, device: &str) -> Result<String> {
     let instance = instances.find(|instance| instance.placement.start == start);
     let instance = instance.with_context(|| format!("{} is not there", unknown()))?;
     Ok(mig_uuid(gpu, instance.id, 0))
+}
+
+/// An attribute of each of these devices, as it is published.
+pub(crate) async fn attributes(
+    client: &Client,
+    given: &[Given],
+    name: &str,
+) -> Result<Vec<DeviceAttribute>> {
+    let slices: Api<ResourceSlice> = Api::all(client.clone());
+    let slices = slices.list(&ListParams::default()).await?.items;
+    let of = |given: &Given| {
+        let pool = slices
+            .iter()
+            .filter(|slice| slice.spec.pool.name == given.node);
+        let mut devices = pool.flat_map(|slice| slice.spec.devices.iter().flatten());
+        let device = devices.find(|device| device.name == given.device);
+        let attribute = device.and_then(|device| device.attributes.as_ref()?.get(name));
+        let attribute = attribute.cloned();
+        attribute.with_context(|| format!("{given:?} tells no {name}"))
+    };
+    given.iter().map(of).collect()
+}
+
+/// The objects of a file of `manifests/examples`.
+pub(crate) fn example<const OBJECTS: usize>(file: &str) -> Result<[Value; OBJECTS]> {
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../manifests/examples");
+    let file = examples.join(file);
+    let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+    let mut documents: Vec<Value> = Vec::new();
+    for document in text.split("\n---\n") {
+        documents.push(serde_saphyr::from_str(document)?);
+    }
+    let documents: Result<[Value; OBJECTS], Vec<Value>> = documents.try_into();
+    documents.map_err(|other| anyhow::anyhow!("{} has {} objects", file.display(), other.len()))
 }
 
 /// The cards of a node, in the order of its devices.

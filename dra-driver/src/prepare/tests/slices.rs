@@ -367,6 +367,34 @@ fn slices_of_an_administrator_are_used_as_they_are_and_stay() {
     assert!(node.disk.records.is_empty() && node.cdi.is_empty());
 }
 
+/// Somebody changes the node's mode, which restarts the driver in the middle of a Prepare.
+#[test]
+fn what_was_made_for_a_claim_goes_with_it_also_where_slices_are_an_administrators_by_now() {
+    let mut taken_up = 0;
+    for steps in 0..MOMENTS {
+        let moment = format!("after {steps} steps");
+        let mut node = node();
+        let asked = || claim("a", &["slice-1-0", "slice-1-1"]);
+        node.begin_prepare(0, asked());
+        for _ in 0..steps {
+            node.step();
+        }
+        let made = node.starts().len();
+        taken_up += u32::from(made == 2 && node.state("a") == Some(RecordState::Preparing));
+        node.inventory = cut(SliceMode::Static);
+        node.restart("two");
+        let call = node.prepare(asked());
+        // What was not made by then nobody makes.
+        node.pass(36 * SECOND);
+        let is_prepared = matches!(node.answered(call), Some(Answer::Prepared(_)));
+        assert_eq!(is_prepared, made == 2, "{moment}");
+        let call = node.unprepare("a");
+        assert_eq!(node.answered(call), Some(&Answer::Unprepared), "{moment}");
+        assert_clean(&node, &moment);
+    }
+    assert!(taken_up > 0);
+}
+
 #[test]
 fn who_administers_a_slice_has_it_as_it_is_and_leaves_it() {
     let mut node = node();

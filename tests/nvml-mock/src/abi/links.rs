@@ -10,6 +10,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED,
     nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED, nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK,
     nvmlGpuP2PStatus_t, nvmlGpuTopologyLevel_t,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN, nvmlIntNvLinkDeviceType_t,
     nvmlPciInfo_t,
@@ -26,17 +27,27 @@ const SAME_NODE: nvmlGpuTopologyLevel_t = 40;
 /// `NVML_TOPOLOGY_SYSTEM`: another one.
 const SAME_SYSTEM: nvmlGpuTopologyLevel_t = 50;
 
+/// What is at the other end of a link, by its PCI bus id.
+enum LinkEnd<'a> {
+    Gpu(&'a str),
+    Switch(&'a str),
+}
+
 impl Machine {
-    /// PCI bus id of the switch at the other end of a link.
-    fn switch(&self, device: nvmlDevice_t, link: c_uint) -> Result<&str, Code> {
-        self.whole(device)?;
+    /// What is at the other end of a link.
+    fn link_end(&self, device: nvmlDevice_t, link: c_uint) -> Result<LinkEnd<'_>, Code> {
+        let gpu = self.at(self.whole(device)?.position)?;
         let nvlink = self.board.nvlink.as_ref().ok_or(NOT_SUPPORTED)?;
         if link >= nvlink.links_per_gpu {
             return Err(INVALID_ARGUMENT);
         }
+        if let Some(other) = nvlink.bridged(&gpu.pci_bus_id) {
+            return Ok(LinkEnd::Gpu(other));
+        }
         let position = usize::try_from(link).map_err(|_| INVALID_ARGUMENT)?;
         let switch = nvlink.switches.iter().cycle().nth(position);
-        switch.map(String::as_str).ok_or(NOT_SUPPORTED)
+        let switch = switch.ok_or(NOT_SUPPORTED)?;
+        Ok(LinkEnd::Switch(switch))
     }
 
     /// How far the fabric manager has come with a GPU.
@@ -52,28 +63,28 @@ impl Machine {
 
 export! {
     fn nvmlDeviceGetNvLinkState(device: nvmlDevice_t, link: c_uint, active: *mut nvmlEnableState_t) {
-        Machine::now()?.switch(device, link)?;
+        Machine::now()?.link_end(device, link)?;
         put(active, nvmlEnableState_enum_NVML_FEATURE_ENABLED)
     }
 
     fn nvmlDeviceGetNvLinkRemotePciInfo_v2(device: nvmlDevice_t, link: c_uint, pci: *mut nvmlPciInfo_t) {
         let machine = Machine::now()?;
-        let switch = machine.switch(device, link)?;
+        let (LinkEnd::Gpu(end) | LinkEnd::Switch(end)) = machine.link_end(device, link)?;
         if machine.state.hides_link_peers {
             return Err(NOT_SUPPORTED);
         }
-        put(pci, pci_info(switch)?)
+        put(pci, pci_info(end)?)
     }
 
     fn nvmlDeviceGetNvLinkRemoteDeviceType(
         device: nvmlDevice_t, link: c_uint, kind: *mut nvmlIntNvLinkDeviceType_t,
     ) {
         let machine = Machine::now()?;
-        machine.switch(device, link)?;
-        put(kind, if machine.state.hides_link_peers {
-            nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN
-        } else {
-            nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH
+        let end = machine.link_end(device, link)?;
+        put(kind, match end {
+            _ if machine.state.hides_link_peers => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
+            LinkEnd::Gpu(_) => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU,
+            LinkEnd::Switch(_) => nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
         })
     }
 
@@ -116,13 +127,14 @@ export! {
         first: nvmlDevice_t, second: nvmlDevice_t, index: nvmlGpuP2PCapsIndex_t, status: *mut nvmlGpuP2PStatus_t,
     ) {
         let machine = Machine::now()?;
-        let mut is_cut = false;
-        for device in [first, second] {
-            let target = machine.whole(device)?;
-            is_cut |= machine.card(&target.gpu).is_some_and(|card| card.mig_current);
-        }
-        let has_nvlink = machine.board.nvlink.is_some();
-        put(status, if has_nvlink && !is_cut {
+        let ends = [machine.whole(first)?, machine.whole(second)?];
+        let mut cards = ends.iter().filter_map(|end| machine.card(&end.gpu));
+        let is_cut = cards.any(|card| card.mig_current);
+        let [one, other] = ends.map(|end| machine.at(end.position));
+        let (one, other) = (&one?.pci_bus_id, &other?.pci_bus_id);
+        let nvlink = machine.board.nvlink.as_ref();
+        let is_linked = nvlink.is_some_and(|nvlink| nvlink.connects(one, other));
+        put(status, if is_linked && !is_cut {
             nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK
         } else if index == nvmlGpuP2PCapsIndex_enum_NVML_P2P_CAPS_INDEX_NVLINK || is_cut {
             nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_NOT_SUPPORTED

@@ -33,7 +33,7 @@ impl Recording {
         found
     }
 
-    /// GPUs in MIG mode reach nobody, and of two products there is no board.
+    /// GPUs in MIG mode reach nobody, of two products there is no board, and which GPUs are bridged is another thing on each machine.
     fn differences_of(&self, peers: &RecordedPeers) -> Option<String> {
         let (first, second) = peers.gpus;
         let (one, other) = (self.gpus.get(first)?, self.gpus.get(second)?);
@@ -41,7 +41,11 @@ impl Recording {
             return None;
         }
         let is_linked = peers.nvlink == Ok(nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK);
-        let is_linked_here = one.board()?.nvlink.is_some();
+        let on_board = one.board()?.nvlink;
+        if on_board.as_ref().is_some_and(|it| !it.bridges.is_empty()) {
+            return None;
+        }
+        let is_linked_here = on_board.is_some();
         (is_linked != is_linked_here).then(|| {
             format!(
                 "GPUs {first} and {second} answer {:?} for NVLink, and the board {} it",
