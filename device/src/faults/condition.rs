@@ -48,7 +48,7 @@ impl Errors {
         let grows = |before: Option<u64>, now: Option<u64>| {
             before.zip(now).is_some_and(|(before, now)| before < now)
         };
-        let grown = [
+        let causes = [
             (
                 Cause::CorrectedEcc,
                 grows(before.corrected_ecc, self.corrected_ecc),
@@ -59,8 +59,8 @@ impl Errors {
             ),
             (Cause::LinkErrors, grows(before.links, self.links)),
         ];
-        let grown = grown.into_iter().filter(|(_, is_so)| *is_so);
-        grown.map(|(cause, _)| cause)
+        let causes = causes.into_iter().filter(|(_, is_so)| *is_so);
+        causes.map(|(cause, _)| cause)
     }
 }
 

@@ -72,7 +72,7 @@ fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
         links: counters
             .into_iter()
             .flatten()
-            .reduce(|sum, counter| sum.saturating_add(counter)),
+            .reduce(u64::saturating_add),
     };
     let lanes = told(device.current_pcie_link_width()).map_err(gone)?;
     let most = told(device.max_pcie_link_width()).map_err(gone)?;

@@ -104,17 +104,16 @@ pub(super) fn answer(eye: &Eye, directory: &Path) {
     for Waiting { gpu, taken_up } in waiting {
         let path = directory.join(&gpu);
         // Before the GPU is looked at, so that the next driver knows how old the word is.
-        let taken_up = match taken_up {
-            Some(mark) => TakenUp::Before(mark),
-            None => {
-                let mark = eye.mark();
-                match note(&path, mark) {
-                    Ok(()) => TakenUp::Now(mark),
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                    Err(error) => {
-                        tracing::warn!(file = %path.display(), %error, "a word cannot be taken up");
-                        continue;
-                    }
+        let taken_up = if let Some(mark) = taken_up {
+            TakenUp::Before(mark)
+        } else {
+            let mark = eye.mark();
+            match note(&path, mark) {
+                Ok(()) => TakenUp::Now(mark),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) => {
+                    tracing::warn!(file = %path.display(), %error, "a word cannot be taken up");
+                    continue;
                 }
             }
         };

@@ -108,25 +108,22 @@ fn listen(eye: &Eye, shutdown: &Shutdown) {
     let mut pause = PAUSE.0;
     let mut told_lost = BTreeSet::new();
     while !shutdown.is_requested() {
-        let is_broken = match eye.backend().wait_for_events(LISTEN) {
-            Ok(heard) => {
-                if heard.is_anew || heard.is_broken || !heard.lost.is_empty() {
-                    eye.look.notify_one();
-                }
-                for uuid in heard.lost {
-                    if !told_lost.contains(&uuid) {
-                        tracing::error!(gpu = uuid, "a GPU fell off the bus");
-                        told_lost.insert(uuid);
-                    }
-                }
-                eye.heard(heard.events);
-                heard.is_broken
+        let is_broken = if let Ok(heard) = eye.backend().wait_for_events(LISTEN) {
+            if heard.is_anew || heard.is_broken || !heard.lost.is_empty() {
+                eye.look.notify_one();
             }
+            for uuid in heard.lost {
+                if !told_lost.contains(&uuid) {
+                    tracing::error!(gpu = uuid, "a GPU fell off the bus");
+                    told_lost.insert(uuid);
+                }
+            }
+            eye.heard(heard.events);
+            heard.is_broken
+        } else {
             // Who lists the GPUs tells why.
-            Err(_) => {
-                eye.heard(Vec::new());
-                true
-            }
+            eye.heard(Vec::new());
+            true
         };
         if is_broken {
             thread::sleep(pause);

@@ -63,7 +63,7 @@ impl Machine {
             tolerations.any(|it| it.tolerates(key, class.as_str()))
         };
         let mut found = found.into_iter().flatten();
-        found.find(|(key, _, fault)| !is_tolerated(*key, fault.class))
+        found.find(|(key, _, fault)| !is_tolerated(key, fault.class))
     }
 }
 

@@ -114,7 +114,7 @@ async fn what_was_logged_before_the_first_start_is_an_anomaly_unless_the_gpu_say
 
 #[tokio::test]
 async fn a_gpu_that_was_to_be_reset_and_is_not_any_more_is_free_without_a_word() {
-    let mut node = Node::started().await;
+    let node = Node::started().await;
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
     node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])

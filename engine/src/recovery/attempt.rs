@@ -246,8 +246,8 @@ mod tests {
         again.fault.since_unix_seconds += 1;
         let mut worse = fault;
         worse.fault.kind = FaultKind::Device(FaultClass::Reboot);
-        for other in [[again], [worse]] {
-            let action = decide(facts(&other)).map(|it| it.action);
+        for other in &[[again], [worse]] {
+            let action = decide(facts(other)).map(|it| it.action);
             assert_eq!(action, Some(Action::Restart), "{other:?}");
         }
     }

@@ -226,7 +226,9 @@ impl World {
     /// An administrator closes the circuit breaker once it was open for a while.
     fn mind_breaker(&mut self) {
         let mut ledgers = self.api.list::<Ledger>();
-        if !ledgers.any(|ledger| ledger.spec.breaker.opened_at.is_some()) {
+        let is_open = ledgers.any(|ledger| ledger.spec.breaker.opened_at.is_some());
+        drop(ledgers);
+        if !is_open {
             self.breaker_open_since = None;
             return;
         }

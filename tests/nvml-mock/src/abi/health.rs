@@ -54,10 +54,12 @@ export! {
         let machine = Machine::now()?;
         let target = machine.target(device)?;
         let errors = machine.card(&target.gpu).map(|card| card.counted_errors).unwrap_or_default();
-        match error {
-            nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED => put(count, errors.corrected_ecc),
-            nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED => put(count, errors.uncorrected_ecc),
-            _ => Err(INVALID_ARGUMENT),
+        if error == nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED {
+            put(count, errors.corrected_ecc)
+        } else if error == nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED {
+            put(count, errors.uncorrected_ecc)
+        } else {
+            Err(INVALID_ARGUMENT)
         }
     }
 
