@@ -80,7 +80,7 @@ impl Configuration<'_> {
         is_whole.then(|| String::from_utf8_lossy(&content).into_owned())
     }
 
-    /// Reads the files that a pattern stands for, in order. `*` and `?` count in the last part of it only.
+    /// Reads the file of this name, or the files that a pattern stands for, in order. `*` and `?` count in the last part of it only.
     fn include(&mut self, from: &Path, pattern: &str) {
         // Relative to the file that says so.
         let Some(path) = from.parent().map(|beside| beside.join(pattern)) else {
@@ -90,15 +90,23 @@ impl Configuration<'_> {
         let (Some(directory), Some(name)) = (path.parent(), name) else {
             return;
         };
-        if !name.contains(['*', '?']) {
+        if name.contains(['*', '?']) {
+            self.search(directory, name);
+        } else {
             self.read(&path);
-        } else if self.takes_a_step() {
-            for file in self.root.names(directory) {
-                // As for a shell, hidden files are meant only where the pattern says so.
-                let may_be_meant = name.starts_with('.') || !file.starts_with('.');
-                if may_be_meant && fits(name, &file) {
-                    self.read(&directory.join(file));
-                }
+        }
+    }
+
+    /// Reads the files of a directory of which the names fit a pattern.
+    fn search(&mut self, directory: &Path, pattern: &str) {
+        if !self.takes_a_step() {
+            return;
+        }
+        for name in self.root.names(directory) {
+            // As for a shell, hidden files are meant only where the pattern says so.
+            let may_be_meant = pattern.starts_with('.') || !name.starts_with('.');
+            if may_be_meant && fits(pattern, &name) {
+                self.read(&directory.join(name));
             }
         }
     }

@@ -20,7 +20,6 @@ mock_outsider() {
     echo holding >logs/outsider.log
 }
 
-# The UUID that the mock gives the GPU at an address: see tests/nvml-mock/src/uuid.rs.
 mock_uuid() { devices | sed -nE '1s/.* uuid=([^ ]+) .*/\1/p'; }
 
 watch_processes() {
@@ -47,8 +46,10 @@ watch_processes() {
     done
 }
 
+# NVML tells it, and the kernel's log: the first GPU of the board is at this address.
 mock_fault() {
     gpu=${gpu:-$(mock_uuid)}
+    echo "4,$(wc -l <kernel.log),1,-;NVRM: Xid (PCI:0000:1b:00): 31, pid=1, name=gpu, MMU Fault" >>kernel.log
     change_board --arg gpu "$gpu" \
         '.events += [{sequence: (.nextEvent // 0), gpu: $gpu, kind: 8, data: 31}] | .nextEvent = (.nextEvent // 0) + 1'
 }
