@@ -52,9 +52,10 @@ struct Configuration<'a> {
 impl Configuration<'_> {
     /// Reads a file. It goes no deeper than there are steps.
     fn read(&mut self, path: &Path) {
-        if !self.read.insert(path.to_owned()) || !self.takes_a_step() {
+        if self.read.contains(path) || !self.takes_a_step() {
             return;
         }
+        self.read.insert(path.to_owned());
         for line in self.text(path).unwrap_or_default().lines() {
             let line = line.split('#').next().unwrap_or_default().trim();
             let included = line.strip_prefix("include");
