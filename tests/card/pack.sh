@@ -28,9 +28,10 @@ bash "$here/pack/certificates.sh" "$tree/pki"
 bash "$here/pack/objects.sh" "$tree/objects" "$repository"
 cp -r "$here"/{inside.sh,inside,checks} "$tree/"
 
-# The largest part first: what is in others, too, is then near enough to be found again.
+# xz finds again what is in the last 256 MiB: what is in the image, too, comes just before that.
 echo "packing $(du -sm "$tree" | cut -f1) MiB"
-(cd "$tree" && tar --sort=name --owner=0 --group=0 -cf - bin containerd-root.tar lib containerd.toml inside.sh inside checks pki objects) |
+(cd "$tree" && tar --owner=0 --group=0 -cf - bin/{kubebin,containerd,containerd-shim-runc-v2,runc,muster-dra-driver,muster-cdi-hook,gpu,busybox} \
+    containerd-root.tar lib containerd.toml inside.sh inside checks pki objects) |
     xz --x86 --lzma2=preset=9e,dict=256MiB,lc=4,lp=0,pb=0 --memlimit-compress=0 -T1 >"$output/card.bundle.new"
 mv "$output/card.bundle.new" "$output/card.bundle"
 cp "$here/card.sh" "$output/card.sh"

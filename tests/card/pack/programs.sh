@@ -3,7 +3,7 @@
 kubernetes=$(bash "$repository/tests/controlplane/build.sh")
 containers=$(bash "$repository/tests/containers/build.sh")
 
-# What is stripped of Rust and C, and blanked of Go.
+# Rust and C, of which the name may be another; Go.
 strip_to_bin() { strip --strip-all -o "$tree/bin/$(basename "${2:-$1}")" "$1"; }
 blank_to_bin() { python3 "$here/pack/blank.py" "$1" "$tree/bin/$(basename "$1")"; }
 
@@ -17,6 +17,8 @@ strip_to_bin "$suite" gpu
 blank_to_bin "$kubernetes/kubebin"
 blank_to_bin "$containers/containerd"
 blank_to_bin "$containers/containerd-shim-runc-v2"
-strip_to_bin "$(command -v runc || echo /usr/sbin/runc)" runc
+# The distribution's: Go and C.
+strip --strip-all -o "$work/runc" "$(command -v runc || echo /usr/sbin/runc)"
+blank_to_bin "$work/runc"
 cp /usr/bin/busybox "$tree/bin/"
 cp -L "$(ldconfig -p | sed -nE 's/.*libseccomp\.so\.2 .*x86-64.* => (.*)/\1/p' | head -1)" "$tree/lib/libseccomp.so.2"
