@@ -224,6 +224,17 @@ impl Node {
         self.write_state(&state);
     }
 
+    /// The kernel's list of devices has the capabilities of slices, without which no container is given one: where the mock shows which
+    /// there are.
+    pub(crate) fn has_capabilities(&self) -> PathBuf {
+        let proc = self.path("proc");
+        fs::create_dir_all(&proc).unwrap();
+        let devices =
+            "Character devices:\n195 nvidia\n195 nvidiactl\n235 nvidia-caps\n236 nvidia-uvm\n";
+        fs::write(proc.join("devices"), devices).unwrap();
+        proc
+    }
+
     /// What the kernel tells of a process.
     pub(crate) fn has_process(&self, pid: u32, cgroup: &str) {
         let directory = self.path(&format!("proc/{pid}"));

@@ -12,7 +12,11 @@ const PER_GPU: usize = 26;
 /// A node with eight H100 that are not in MIG mode; slices are made for claims.
 async fn dynamic() -> Node {
     let mut node = Node::new().await;
-    node.change(|state| "h100-nvswitch-8".clone_into(&mut state.board));
+    let proc = node.has_capabilities();
+    node.change(|state| {
+        "h100-nvswitch-8".clone_into(&mut state.board);
+        state.proc_directory = Some(proc);
+    });
     let mig = json!({"mode": "Dynamic", "toggle": "WhenIdle"});
     node.flags.push(format!("--mig={mig}"));
     node
