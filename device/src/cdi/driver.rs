@@ -28,7 +28,8 @@ impl Driver {
     pub(super) fn edits(&self, proc: &Path) -> Result<Edits, Failure> {
         let (device_nodes, root, libraries) = self.found(proc)?;
         let mut mounts: Vec<_> = libraries.mounts().collect();
-        mounts.extend(other_files::mounts(&root, &libraries.version));
+        let (version, prefix) = (&libraries.version, libraries.prefix());
+        mounts.extend(other_files::mounts(&root, version, prefix));
         Ok(Edits {
             env: Vec::new(),
             device_nodes,

@@ -14,6 +14,9 @@ use rustix::fs::{Dir, Mode, OFlags, ResolveFlags, open, openat2};
 
 use super::{Failure, libraries, version};
 
+/// Most entries of a directory that are looked at: those of systems have some thousand.
+const MOST_NAMES: usize = 32_768;
+
 /// A driver root.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriverRoot {
@@ -63,7 +66,7 @@ impl OpenRoot<'_> {
         self.root
     }
 
-    /// The names in a directory, in order; none if it is not there.
+    /// The names in a directory, in order; none if it is not there. Of one that is beyond all measure only some.
     pub(super) fn names(&self, path: &Path) -> Vec<String> {
         let listed = || {
             let directory = self
@@ -71,7 +74,7 @@ impl OpenRoot<'_> {
                 .ok()?;
             Dir::read_from(directory).ok()
         };
-        let entries = listed().into_iter().flatten().flatten();
+        let entries = listed().into_iter().flatten().take(MOST_NAMES).flatten();
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned))
             .filter(|name| name != "." && name != "..")

@@ -7,7 +7,9 @@ use std::{
 
 use muster_cdi_hook::{Library, Link, Machine};
 
-use super::{Failure, driver_root::OpenRoot, elf, spec::Mount, version::is_version};
+use super::{
+    Failure, driver_root::OpenRoot, elf, loader_configuration, spec::Mount, version::is_version,
+};
 
 /// Where installers put them: distributions, NVIDIA's own, Container-Optimized OS, NixOS, Talos, Bottlerocket.
 const DIRECTORIES: [&str; 15] = [
@@ -195,6 +197,14 @@ impl Libraries {
         });
     }
 
+    /// The directory that CUDA's directory is in. Where a driver has directories of its own, its programs and its firmware lie there.
+    pub(super) fn prefix(&self) -> Option<&Path> {
+        let name = format!("{CUDA}.{}", self.version);
+        let mut paths = self.files.iter().map(|(_, path)| path);
+        let cuda = paths.find(|path| path.ends_with(&name))?;
+        cuda.parent()?.parent()
+    }
+
     /// Their mounts.
     pub(super) fn mounts(&self) -> impl Iterator<Item = Mount> {
         self.files.iter().map(|(host, container)| Mount {
@@ -205,12 +215,13 @@ impl Libraries {
     }
 }
 
-/// The directories that there are, each once, with what is in them.
+/// The directories that there are, each once, with what is in them: those that installers use, then what the root's own loader is told
+/// of.
 fn directories(root: &OpenRoot<'_>) -> Vec<(PathBuf, Vec<String>)> {
     let mut seen = BTreeSet::new();
-    DIRECTORIES
-        .iter()
-        .map(|directory| PathBuf::from(*directory))
+    let known = DIRECTORIES.into_iter().map(PathBuf::from);
+    known
+        .chain(loader_configuration::directories(root))
         .filter(|directory| {
             root.on_host(directory)
                 .is_some_and(|real| seen.insert(real))
@@ -277,8 +288,8 @@ fn other_version(root: &OpenRoot<'_>, kernel: &str, found: &[&String], library: 
 
 fn nothing(library: &str) -> String {
     format!(
-        "it has no {library}.VERSION in any of {}; name the directory in which NVIDIA's driver is installed \
-         (--driver-root)",
+        "it has no {library}.VERSION in any of {}, nor where its /etc/ld.so.conf says; name the directory in which NVIDIA's \
+         driver is installed (--driver-root)",
         DIRECTORIES.join(", ")
     )
 }

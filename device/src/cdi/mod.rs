@@ -16,6 +16,7 @@ mod elf;
 mod failure;
 mod hooks;
 mod libraries;
+mod loader_configuration;
 mod modules;
 mod nodes;
 mod other_files;

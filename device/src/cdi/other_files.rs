@@ -41,10 +41,10 @@ const FIRMWARE_DIRECTORIES: [(&str, &str); 3] = [
 /// A path in the driver root, and where a container gets what is there.
 type Place = (PathBuf, PathBuf);
 
-/// The mounts of all that is there.
-pub(super) fn mounts(root: &OpenRoot<'_>, version: &str) -> Vec<Mount> {
-    let programs = PROGRAMS.map(|name| (program(name), READ_ONLY));
-    let firmware = firmware(root, version)
+/// The mounts of all that is there; `prefix` is the directory that the libraries' directory is in.
+pub(super) fn mounts(root: &OpenRoot<'_>, version: &str, prefix: Option<&Path>) -> Vec<Mount> {
+    let programs = PROGRAMS.map(|name| (program(name, prefix), READ_ONLY));
+    let firmware = firmware(root, version, prefix)
         .into_iter()
         .map(|file| (vec![file], READ_ONLY));
     let sockets = SOCKETS.map(|name| (in_each(&SOCKET_DIRECTORIES, name), SOCKET));
@@ -61,10 +61,14 @@ pub(super) fn mounts(root: &OpenRoot<'_>, version: &str) -> Vec<Mount> {
     wanted.filter_map(mount).collect()
 }
 
-fn program(name: &str) -> Vec<Place> {
+/// Where it may be: in a system's directories, or in one where no shell of a container looks.
+fn program(name: &str, prefix: Option<&Path>) -> Vec<Place> {
     let mut places = in_each(&PROGRAM_DIRECTORIES, name);
-    let hidden = Path::new(HIDDEN_PROGRAM_DIRECTORY).join(name);
-    places.push((hidden, Path::new("/usr/bin").join(name)));
+    let beside = prefix.map(|prefix| prefix.join("bin"));
+    let hidden = [Some(PathBuf::from(HIDDEN_PROGRAM_DIRECTORY)), beside];
+    let hidden = hidden.into_iter().flatten();
+    let there = Path::new("/usr/bin").join(name);
+    places.extend(hidden.map(|directory| (directory.join(name), there.clone())));
     places
 }
 
@@ -78,22 +82,18 @@ fn in_each(directories: &[&str], name: &str) -> Vec<Place> {
 }
 
 /// The firmware of the GPUs' system processor, from the first directory that has any.
-fn firmware(root: &OpenRoot<'_>, version: &str) -> Vec<Place> {
+fn firmware(root: &OpenRoot<'_>, version: &str, prefix: Option<&Path>) -> Vec<Place> {
     let is_firmware = |name: &String| {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         name.starts_with("gsp") && name.strip_suffix(".bin").is_some() && name.bytes().all(is_plain)
     };
-    let files = FIRMWARE_DIRECTORIES.iter().map(|(here, there)| {
-        let (here, there) = (
-            Path::new(here).join(version),
-            Path::new(there).join(version),
-        );
+    let known = FIRMWARE_DIRECTORIES.map(|(here, there)| (PathBuf::from(here), there));
+    let beside = prefix.map(|prefix| (prefix.join("firmware/nvidia"), FIRMWARE));
+    let mut files = known.into_iter().chain(beside).map(|(here, there)| {
+        let (here, there) = (here.join(version), Path::new(there).join(version));
         let names = root.names(&here).into_iter().filter(is_firmware);
         let places = names.map(|name| (here.join(&name), there.join(name)));
         places.collect::<Vec<_>>()
     });
-    files
-        .into_iter()
-        .find(|files| !files.is_empty())
-        .unwrap_or_default()
+    files.find(|files| !files.is_empty()).unwrap_or_default()
 }

@@ -5,7 +5,10 @@ use std::{collections::BTreeSet, fmt::Debug, path::Path};
 use muster_device::{Backend, Gpu, Listed};
 use nvidia_ml_mock::{ListedAs, RecordedGpu, Recording};
 
-use crate::uses::{self, Missing};
+use crate::{
+    fault,
+    uses::{self, Missing},
+};
 
 /// `NVML_P2P_STATUS_OK`.
 const REACHED: u32 = 0;
@@ -28,7 +31,7 @@ pub(crate) type Outcome = Result<String, Missing>;
 pub(crate) type Check = fn(&mut Machine) -> Outcome;
 
 /// All that is checked.
-pub(crate) const CHECKS: [(&str, Check); 7] = [
+pub(crate) const CHECKS: [(&str, Check); 8] = [
     ("every_gpu_is_listed_as_nvml_has_it", inventory),
     ("memory_is_what_nvml_says", memory),
     (
@@ -38,6 +41,7 @@ pub(crate) const CHECKS: [(&str, Check); 7] = [
     ("gpus_are_grouped_as_they_reach_each_other", groups),
     ("events_can_be_registered", events),
     ("who_uses_a_gpu_is_listed_while_it_does", processes),
+    ("an_xid_of_a_process_is_told", xid),
     ("the_mock_says_what_the_cards_say", mock),
 ];
 
@@ -233,6 +237,15 @@ fn processes(machine: &mut Machine) -> Outcome {
     let text = format!("{seen:?}");
     machine.recording.uses = seen;
     Ok(text)
+}
+
+fn xid(machine: &mut Machine) -> Outcome {
+    let pairs = machine.pairs()?;
+    let mut seen = Vec::new();
+    for (_, gpu) in pairs {
+        seen.push(fault::look(&machine.backend, gpu)?);
+    }
+    Ok(seen.join("; "))
 }
 
 fn mock(machine: &mut Machine) -> Outcome {

@@ -1,7 +1,8 @@
 //! A machine with a real GPU: what the driver makes of it, what the card says of itself, and what the mock says of such a card.
 //!
-//! Nothing is changed on the machine: a program holds a CUDA context for some seconds, that is all. Where there is no GPU nothing is tested, and
-//! that is said; also where `CI=true`, for no CI machine has one.
+//! Nothing is changed on the machine: a program holds a CUDA context for some seconds, and one has a kernel that writes where it may not, of
+//! which an XID stays in the kernel's log. Where there is no GPU nothing is tested, and that is said; also where `CI=true`, for no CI machine has
+//! one.
 //!
 //! The program travels: it is one file that needs the C library, NVIDIA's driver, and nothing of cargo or of the checkout.
 //!
@@ -15,7 +16,9 @@
 
 mod checks;
 mod cuda;
+mod fault;
 mod look;
+mod program;
 mod uses;
 
 use std::{
@@ -44,8 +47,8 @@ const RECORD: &str = "MUSTER_GPU_RECORD";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    if arguments.iter().any(|argument| argument == cuda::HOLD) {
-        return cuda::hold();
+    if let Some(ended) = arguments.iter().find_map(|argument| cuda::run(argument)) {
+        return ended;
     }
     if arguments.iter().any(|argument| argument == "--list") {
         for (name, _) in CHECKS {

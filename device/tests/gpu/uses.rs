@@ -2,27 +2,24 @@
 
 use std::{
     collections::BTreeSet,
-    env, fs,
-    io::{BufRead, BufReader, Write},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::mpsc::{self, Receiver},
-    thread,
+    fs, thread,
     time::{Duration, Instant},
 };
 
 use muster_device::{Backend, Gpu, Process};
 use nvidia_ml_mock::{GoneWith, ListedAs, RecordedUse};
 
-use crate::cuda::{HOLD, HOLDING, NO_LIBRARY, RELEASED};
+use crate::{
+    cuda::{HOLD, HOLDING, RELEASED},
+    program::{Program, START_LIMIT},
+};
 
-/// Longest time until a program has its context: the first one sets the GPU up.
-const START_LIMIT: Duration = Duration::from_mins(1);
 /// Longest time until NVML lists what is there, or no longer lists what is not.
 const LIST_LIMIT: Duration = Duration::from_secs(20);
 /// The same where it may never come about.
-const SHORT_LIMIT: Duration = Duration::from_secs(5);
+pub(crate) const SHORT_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 /// The host's own namespace of processes (`PROC_PID_INIT_INO` of Linux).
 const NAMESPACE_OF_THE_HOST: &str = "pid:[4026531836]";
 
@@ -56,9 +53,9 @@ pub(crate) fn look(
 ) -> Result<RecordedUse, Missing> {
     let visible = visible(backend, gpu)?;
     let before = listed(backend, gpu)?;
-    let mut holder = Holder::start(&visible)?;
+    let mut holder = Program::start(HOLD, &visible)?;
     holder.wait_for(HOLDING, START_LIMIT)?;
-    let own = holder.child.id();
+    let own = holder.id();
     let limit = if is_on_the_host() {
         LIST_LIMIT
     } else {
@@ -110,7 +107,7 @@ pub(crate) fn look(
 }
 
 /// What CUDA is to see: the GPU, or a slice of it where it is cut.
-fn visible(backend: &Backend, gpu: &Gpu) -> Result<String, Missing> {
+pub(crate) fn visible(backend: &Backend, gpu: &Gpu) -> Result<String, Missing> {
     if gpu.mig.as_ref().is_none_or(|mig| !mig.current) {
         return Ok(gpu.uuid.clone());
     }
@@ -136,7 +133,7 @@ fn is_listed(backend: &Backend, gpu: &Gpu, process: Process) -> bool {
 }
 
 /// Looks until it holds: whether it did in time.
-fn eventually(
+pub(crate) fn eventually(
     limit: Duration,
     mut holds: impl FnMut() -> Result<bool, String>,
 ) -> Result<bool, String> {
@@ -149,72 +146,5 @@ fn eventually(
             return Ok(false);
         }
         thread::sleep(PAUSE);
-    }
-}
-
-/// The program; it ends with this.
-struct Holder {
-    child: Child,
-    input: Option<ChildStdin>,
-    lines: Receiver<String>,
-}
-
-impl Holder {
-    fn start(visible: &str) -> Result<Self, String> {
-        let program = env::current_exe().map_err(|error| error.to_string())?;
-        let mut child = Command::new(program)
-            .arg(HOLD)
-            .env("CUDA_VISIBLE_DEVICES", visible)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| error.to_string())?;
-        let (sender, lines) = mpsc::channel();
-        if let Some(output) = child.stdout.take() {
-            thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    if sender.send(line).is_err() {
-                        return;
-                    }
-                }
-            });
-        }
-        Ok(Self {
-            input: child.stdin.take(),
-            child,
-            lines,
-        })
-    }
-
-    fn wait_for(&self, word: &str, limit: Duration) -> Result<(), Missing> {
-        match self.lines.recv_timeout(limit) {
-            Ok(line) if line == word => Ok(()),
-            Ok(line) if line.starts_with(NO_LIBRARY) => Err(Missing::Nothing(line)),
-            Ok(line) => Err(Missing::Failed(format!("the program says: {line}"))),
-            Err(_) => Err(Missing::Failed(format!(
-                "the program has not said {word:?} in {} s",
-                limit.as_secs()
-            ))),
-        }
-    }
-
-    fn go_on(&mut self) -> Result<(), String> {
-        match &mut self.input {
-            Some(input) => writeln!(input).map_err(|error| error.to_string()),
-            None => Err("the program reads nothing".to_owned()),
-        }
-    }
-}
-
-impl Drop for Holder {
-    fn drop(&mut self) {
-        // It ends with its input, and is not waited for if it hangs.
-        self.input = None;
-        let deadline = Instant::now() + SHORT_LIMIT;
-        while matches!(self.child.try_wait(), Ok(None)) && Instant::now() < deadline {
-            thread::sleep(PAUSE);
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

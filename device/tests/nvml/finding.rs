@@ -30,6 +30,32 @@ fn the_library_of_the_kernel_s_version_is_loaded_wherever_absolute_links_lead_in
 }
 
 #[test]
+fn the_library_is_loaded_from_where_the_root_s_loader_is_told_of_it() {
+    let machine = Machine::without_library();
+    let file = machine.install("usr/local/nvidia/lib64", VERSION);
+    // As installers leave it where the system's own directories have nothing but links.
+    let name = "libnvidia-ml.so.1";
+    machine.link(
+        &format!("usr/lib/{name}"),
+        format!("/usr/local/nvidia/lib64/{name}"),
+    );
+    fs::create_dir_all(machine.root("etc/ld.so.conf.d")).unwrap();
+    fs::write(
+        machine.root("etc/ld.so.conf"),
+        "include /etc/ld.so.conf.d/*.conf\n",
+    )
+    .unwrap();
+    fs::write(
+        machine.root("etc/ld.so.conf.d/nvidia.conf"),
+        "/usr/local/nvidia/lib64\n",
+    )
+    .unwrap();
+    let backend = machine.backend();
+    assert_eq!(backend.gpus().unwrap().gpus.len(), 8);
+    assert_eq!(backend.status().file, Some(file.canonicalize().unwrap()));
+}
+
+#[test]
 fn no_link_leads_out_of_the_root() {
     let machine = Machine::without_library();
     let name = format!("libnvidia-ml.so.{VERSION}");
