@@ -11,7 +11,7 @@
 # CARD_MOCK=DIR       what stands for a GPU where there is none (mock.sh makes it)
 set -u
 
-export CARD_WORK=/tmp/card CARD_LIMIT=${CARD_LIMIT:-180} CARD_MOCK=${CARD_MOCK-} CARD_CGROUP=card-$$
+export CARD_WORK=/tmp/muster-card-run CARD_LIMIT=${CARD_LIMIT:-180} CARD_MOCK=${CARD_MOCK-} CARD_CGROUP=card-$$
 export CARD_START=${EPOCHREALTIME/./} CARD_DRIVER_ROOT=${CARD_DRIVER_ROOT-}
 OUT=${OUT:-/tmp/card-out}
 here=$(cd "$(dirname "$0")" && pwd)
