@@ -45,8 +45,8 @@ fn one_changed_pod_among_2000_gangs_and_10000_nodes_touches_one_gang_and_no_node
 
     let seen = with(
         member("g7-0", 5, "g7", "2"),
-        "/metadata/annotations/example.com~1seen",
-        json!("yes"),
+        "/status/phase",
+        json!("Running"),
     );
     index.observe(is(seen));
     let touched: Vec<_> = index.refresh(Timestamp(0)).gangs.into_iter().collect();
