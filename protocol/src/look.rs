@@ -623,7 +623,16 @@ impl Machine {
     /// Where the circuit breaker was opened or closed, whatever it has a say in is looked at again: as rare as a false alarm.
     fn read_breaker(&mut self, now: Now) {
         let ledger = self.index.ledger().map(AsRef::as_ref);
-        if !self.breaker.read(ledger, now) {
+        let news = self.breaker.read(ledger, now);
+        if news.is_stalled_changed {
+            // Who waits until fewer are, or waits no longer. Of what is judged alone.
+            for gang in self.stalls.gangs() {
+                if let Some(key) = self.index.gang_by_uid(gang).and_then(|gang| key_of(gang)) {
+                    self.agenda.gang(&key);
+                }
+            }
+        }
+        if !news.is_opened_or_closed {
             return;
         }
         let nodes = self.index.faulty_nodes().chain(self.health.nodes());

@@ -25,7 +25,8 @@ use muster_cluster::{
 
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome, admission::plan::Plan, faults,
-    nodes::loss, objects::pod_object, outward::gang_status, poll_context::PollContext,
+    faults::breaker::no_room_for_stalled, nodes::loss, objects::pod_object, outward::gang_status,
+    poll_context::PollContext,
 };
 
 /// How long what is told may take to be seen, in seconds: longer than a leader can be without the API server.
@@ -96,6 +97,11 @@ impl Stalls {
         (told.attempt == plan.attempt).then_some(told)
     }
 
+    /// UIDs of the Gangs that are judged.
+    pub(crate) fn gangs(&self) -> impl Iterator<Item = &String> {
+        self.told.keys()
+    }
+
     /// A Gang is gone.
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.told.remove(gang_uid);
@@ -108,6 +114,8 @@ struct Stall {
     reason: PendingReason,
     /// Whether the store itself said so since.
     is_confirmed: bool,
+    /// Whether nothing is evicted for that now.
+    is_held_back: bool,
 }
 
 /// How long it may be without progress, in seconds, if its user says so.
@@ -134,7 +142,10 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
         "pod {name} of its first rank tells {text} by {} for longer than the {seconds} s that it may",
         keys::PROGRESS
     );
-    if let Some(held_back) = faults::held_back(context) {
+    let held_back = faults::held_back(context);
+    let first = plan.ranks.first()?;
+    let held_back = held_back.or_else(|| no_room_for_stalled(context, &first.node.name));
+    if let Some(held_back) = &held_back {
         details = format!("{details}; {held_back}");
     }
     Some(Stall {
@@ -143,6 +154,7 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
             details,
         },
         is_confirmed: told.confirmed_at.is_some_and(|at| at >= ends_at),
+        is_held_back: held_back.is_some(),
     })
 }
 
@@ -154,13 +166,13 @@ pub(crate) fn told(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
 /// Why the attempt is to be evicted for that now, if it is.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let stall = find(context, gang, plan)?;
-    (stall.is_confirmed && faults::held_back(context).is_none()).then_some(stall.reason)
+    (stall.is_confirmed && !stall.is_held_back).then_some(stall.reason)
 }
 
 /// The pod that is to be read before the attempt is evicted, if it is to be read now.
 pub(crate) fn to_confirm(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<ObjectKey> {
     let stall = find(context, gang, plan)?;
-    if stall.is_confirmed || faults::held_back(context).is_some() {
+    if stall.is_confirmed || stall.is_held_back {
         return None;
     }
     let told = context.stalls.told(plan)?;
