@@ -591,6 +591,7 @@ impl Machine {
         self.look_up_news(epoch, now);
         let (again, over) = self.flights.advance(&self.index, now);
         effects.extend(again);
+        self.check_breaker();
         for key in over {
             self.note_key(&key);
         }
@@ -632,9 +633,21 @@ impl Machine {
                 }
             }
         }
-        if !news.is_opened_or_closed {
-            return;
+        if news.is_opened_or_closed {
+            self.note_governed();
         }
+    }
+
+    /// Where the API server drops what is recorded of the breaker, nothing is governed by it, and so nothing is to be ended.
+    fn check_breaker(&mut self) {
+        let is_dropped = self.flights.in_vain.lacks(Kind::Ledger, "spec.breaker");
+        if is_dropped && self.breaker.note_dropped() {
+            self.note_governed();
+        }
+    }
+
+    /// Whatever the circuit breaker has a say in is looked at again.
+    fn note_governed(&mut self) {
         let nodes = self.index.faulty_nodes().chain(self.health.nodes());
         for node in nodes {
             for key in self.plans.on_node(node) {

@@ -373,7 +373,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
     let opens = judged
         .err()
         .filter(|_| !wanted.is_empty() && !ignores_limit);
-    let is_held_back = opens.is_some() || context.breaker.is_open();
+    let is_halted = context.breaker.halt_text().is_some();
+    let is_held_back = opens.is_some() || is_halted;
     let mut drained = BTreeSet::new();
     let mut stalled = BTreeSet::new();
     let mut stalled_room = StalledRoom::of(context);
@@ -422,7 +423,7 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         }
         evicts.intents.insert(key.clone(), intent);
     }
-    let opens = opens.filter(|_| !context.breaker.is_open());
+    let opens = opens.filter(|_| !is_halted);
     if opens.is_some() || !drained.is_empty() || !stalled.is_empty() {
         evicts.breaker = Some(breaker::after(context, &drained, &stalled, opens));
     }

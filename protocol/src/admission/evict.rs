@@ -138,7 +138,7 @@ fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang,
     let may_be = is_complete
         && !is_out_of_question(context, gang, plan, view)
         && has_living(context, plan)
-        && !context.breaker.is_open();
+        && faults::held_back(context).is_none();
     may_be.then_some((gang, plan))
 }
 

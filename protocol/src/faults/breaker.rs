@@ -45,6 +45,8 @@ pub(crate) struct BreakerView {
     window: BreakerWindow,
     /// The same of gangs that make no progress.
     stalled: BreakerWindow,
+    /// Whether the API server drops what is recorded.
+    is_dropped: bool,
 }
 
 impl BreakerView {
@@ -85,8 +87,19 @@ impl BreakerView {
         self.record.opened_at.is_some()
     }
 
-    /// That it is open, for people.
-    pub(crate) fn open_text(&self) -> Option<String> {
+    /// Notes that the API server drops what is recorded; whether that is news. So it stays while this leader leads.
+    pub(crate) fn note_dropped(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_dropped, true)
+    }
+
+    /// Why nothing is evicted without proof, whatever the mode, for people: it is open, or nobody could say how many nodes were drained.
+    pub(crate) fn halt_text(&self) -> Option<String> {
+        if self.is_dropped {
+            return Some(
+                "nothing is evicted, as the definition of the Ledger is older than this program and does not store for which nodes gangs were evicted: bring the CustomResourceDefinitions up to date, and start the controller anew"
+                    .to_owned(),
+            );
+        }
         let since = self.record.opened_at.as_ref()?;
         let why = self.record.message.as_deref().unwrap_or("too many nodes");
         Some(format!(

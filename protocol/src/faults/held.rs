@@ -167,7 +167,7 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
     let same = same.find(|it| it.device == about.device && it.fault == about.fault)?;
     let follows = match decision.action {
         Action::Spare(spared) => Some(spared.text().to_owned()),
-        Action::Restart | Action::Confirm | Action::Wait { .. } => context.breaker.open_text(),
+        Action::Restart | Action::Confirm | Action::Wait { .. } => context.breaker.halt_text(),
     };
     let (device, node, kind) = (&about.device, &same.node, about.fault.kind);
     let mut details = format!("rank {}: device {device} of node {node} {kind}", about.rank);
@@ -222,7 +222,8 @@ pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
 /// Why the attempt is to be evicted for a fault now, if it is.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let found = find(context, gang, plan)?;
-    (found.action == Action::Restart && !context.breaker.is_open()).then_some(found.reason)
+    (found.action == Action::Restart && faults::held_back(context).is_none())
+        .then_some(found.reason)
 }
 
 /// The nodes for whose faults the attempt would be evicted: all of them, however many it takes.

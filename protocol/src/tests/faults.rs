@@ -513,3 +513,35 @@ fn s9_gangs_that_make_no_progress_wait_beyond_as_many_nodes_as_may_be_and_open_n
     assert_eq!(evictions(&bench, left[1]), [Reason::NoProgress]);
     assert_eq!(breaker(&bench).stalled.len(), 1, "the others are left out");
 }
+
+fn without_breaker(object: &mut Object) {
+    if let Object::Ledger(ledger) = object {
+        Arc::make_mut(ledger).spec.breaker = Breaker::default();
+    }
+}
+
+/// An older definition of the Ledger drops what is recorded of the breaker. Then nobody could say how many nodes were drained.
+#[test]
+fn s9_where_the_api_server_drops_what_was_drained_no_more_nodes_are() {
+    let (mut bench, sick) = with_three_faults();
+    for gang in &sick[1..] {
+        taint(&mut bench, &format!("{gang}-0"), None);
+    }
+    bench.server.prunes = Some(without_breaker);
+    bench.run();
+    assert_eq!(evictions(&bench, &sick[0]), [Reason::DeviceFault]);
+    for gang in &sick[1..] {
+        taint(&mut bench, &format!("{gang}-0"), RESET);
+        pass(&mut bench, 40);
+        assert!(evictions(&bench, gang).is_empty(), "{gang}");
+        let told = degraded(&bench, gang);
+        assert!(told.contains("definition of the Ledger"), "{told}");
+    }
+    bench.server.prunes = None;
+    bench.take_over();
+    bench.run();
+    pass(&mut bench, 40);
+    for gang in &sick[1..] {
+        assert_eq!(evictions(&bench, gang), [Reason::DeviceFault], "{gang}");
+    }
+}
