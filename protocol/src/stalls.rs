@@ -12,7 +12,10 @@
 //! **Time** is the leader's monotonic clock, from when it saw the text first. Nothing is stored but the annotation, so S10 holds. **Twice or late**: the eviction
 //! concerns one attempt.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use muster_api::{Gang, Reason, keys};
 use muster_cluster::{
@@ -65,6 +68,9 @@ pub(crate) struct Stalls {
     /// By the UID of the Gang.
     told: BTreeMap<String, Told>,
     under_way: BTreeMap<EffectId, Question>,
+    /// Gangs of which the pod is to be read once another read is answered: ten thousand may stand still at once, as their storage does, and
+    /// none of them is looked at before its turn.
+    waiting: BTreeSet<GangKey>,
 }
 
 impl Stalls {
@@ -181,9 +187,8 @@ pub(crate) fn to_confirm(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> 
         return None;
     }
     if context.stalls.under_way.len() >= MOST_READS {
-        // Another one is answered by then.
-        context.has_come(context.now.monotonic_seconds + 1);
-        return None;
+        // It comes with an answer; or by then, if those before it went otherwise.
+        context.has_come(context.now.monotonic_seconds + AGAIN_SECONDS);
     }
     let pod = context.index.pod_by_uid(&told.pod_uid)?;
     Some(pod_object(pod))
@@ -226,13 +231,17 @@ impl Machine {
         self.stalls = stalls;
     }
 
-    /// The read that says whether the pod tells the same still.
+    /// The read that says whether the pod tells the same still; `None` where too many are under way, and the gang waits for one of them.
     pub(crate) fn check_stall(
         &mut self,
         key: &GangKey,
         pod: ObjectKey,
         now: Now,
     ) -> Option<Effect> {
+        if self.stalls.under_way.len() >= MOST_READS {
+            self.stalls.waiting.insert(key.clone());
+            return None;
+        }
         let gang_uid = self.index.gang(key)?.metadata.uid.clone()?;
         let begun_at = now.monotonic_seconds;
         let told = self.stalls.told.get_mut(&gang_uid)?;
@@ -254,6 +263,12 @@ impl Machine {
             return false;
         };
         self.agenda.gang(&question.key);
+        for _ in self.stalls.under_way.len()..MOST_READS {
+            let Some(next) = self.stalls.waiting.pop_first() else {
+                break;
+            };
+            self.agenda.gang(&next);
+        }
         let told = self.stalls.told.get_mut(&question.gang_uid);
         // It may have told something else since, and that may be read already.
         let asked = told.filter(|told| told.asked_at == Some(question.begun_at));

@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Breaker, GangPhase, GangStatus, IntentKind, Reason, conditions};
 
 use super::*;
-use crate::{Mode, Recovery};
+use crate::{BreakerLimits, Mode, Recovery};
 
 /// A gang of one pod for each of these runs; each has a GPU of its own.
 fn running_with(config: Config, gangs: &[&str], nodes: usize) -> Bench {
@@ -543,5 +543,38 @@ fn s9_where_the_api_server_drops_what_was_drained_no_more_nodes_are() {
     pass(&mut bench, 40);
     for gang in &sick[1..] {
         assert_eq!(evictions(&bench, gang), [Reason::DeviceFault], "{gang}");
+    }
+}
+
+/// Their storage is away, say. No more than 16 pods are read at a time, and each gang has its turn by an answer.
+#[test]
+fn of_many_gangs_that_make_no_progress_at_once_each_is_asked_for_in_turn() {
+    let names: Vec<String> = (0..18).map(|gang| format!("g{gang:02}")).collect();
+    let gangs: Vec<&str> = names.iter().map(String::as_str).collect();
+    let declared = [
+        (keys::PROGRESS_DEADLINE_SECONDS, "60"),
+        (keys::PROGRESS, "step 1"),
+    ];
+    let all_at_once = Config {
+        recovery: Recovery {
+            breaker: BreakerLimits {
+                share_percent: 100,
+                ..BreakerLimits::SHIPPED
+            },
+            ..config().recovery
+        },
+        ..config()
+    };
+    let mut bench = running_declaring(all_at_once, &gangs, 9, &declared);
+    bench.written.clear();
+    bench.seconds += 130;
+    bench.run_at_once();
+    let reads = bench
+        .written
+        .iter()
+        .filter(|write| matches!(write, ApiRequest::ReadObject { key } if key.kind == Kind::Pod));
+    assert_eq!(reads.count(), 18, "each once, without a second passing");
+    for gang in gangs {
+        assert_eq!(evictions(&bench, gang), [Reason::NoProgress], "{gang}");
     }
 }
