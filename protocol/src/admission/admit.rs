@@ -146,7 +146,7 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
             before.sequence
         },
         intents: standing.into_iter().chain(evicts.into_values()).collect(),
-        breaker: breaker.clone().unwrap_or_else(|| before.breaker.clone()),
+        breaker: breaker.clone().unwrap_or_else(|| breaker::pruned(context)),
     };
     let limit = context.config.ledger_bytes;
     is_changed |= settles || breaker.is_some();

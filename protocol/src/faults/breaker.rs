@@ -204,6 +204,12 @@ pub(crate) fn judge(
     recovery.breaker.judge(nodes, &drained, &wanted)
 }
 
+/// The record without what does not count any more: with whatever is written besides, so that no later leader counts anew what is long over.
+pub(crate) fn pruned(context: PollContext<'_>) -> Breaker {
+    let none = BTreeSet::new();
+    after(context, &none, &none, None)
+}
+
 /// The record as it is after gangs were evicted for these nodes, and it was opened perhaps. What does not count any more is left out.
 pub(crate) fn after(
     context: PollContext<'_>,

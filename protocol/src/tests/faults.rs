@@ -514,6 +514,29 @@ fn s9_gangs_that_make_no_progress_wait_beyond_as_many_nodes_as_may_be_and_open_n
     assert_eq!(breaker(&bench).stalled.len(), 1, "the others are left out");
 }
 
+/// Hours later a new leader would count it for another window, and the next fault might open the breaker.
+#[test]
+fn what_counts_no_more_leaves_the_record_with_the_next_write_and_is_not_counted_by_the_next_leader()
+{
+    let mut bench = running(&["sick", "well"]);
+    taint(&mut bench, "sick-0", RESET);
+    bench.run();
+    assert_eq!(breaker(&bench).drained.len(), 1);
+    pass(&mut bench, 601);
+    bench.written.clear();
+    pass(&mut bench, 5);
+    let writes_ledger = |write: &&ApiRequest| matches!(write, ApiRequest::ReplaceLedger { .. });
+    let writes = bench.written.iter().filter(writes_ledger).count();
+    assert_eq!(writes, 0, "it is no reason to write");
+    bench.gang("late", 1);
+    bench.run();
+    assert!(bench.written.iter().any(|it| writes_ledger(&it)), "late");
+    assert_eq!(breaker(&bench), Breaker::default());
+    bench.take_over();
+    bench.run();
+    assert_eq!(bench.machine.breaker().drained_nodes, 0);
+}
+
 fn without_breaker(object: &mut Object) {
     if let Object::Ledger(ledger) = object {
         Arc::make_mut(ledger).spec.breaker = Breaker::default();
