@@ -2,7 +2,8 @@
 
 use crate::{common::*, cut_gpus::*};
 use muster_engine::{
-    Decisions, Hold, Node, Running, State, Team, Timestamp, Update,
+    Claim, Decisions, DeviceChoice, DeviceRequest, Hold, Node, Running, State, Team, Timestamp,
+    Update,
     quota::{PreemptionPolicy, WithinTeam},
 };
 
@@ -64,6 +65,46 @@ fn who_asks_for_memory_has_a_larger_device_freed_where_no_smaller_one_can_be() {
                 assert_eq!(admitted(&decide(&mut state)), ["g"]);
             }
         }
+    }
+}
+
+/// A GPU, or two slices that are charged as much together: whichever is preferred, who holds the only one to be had gives way.
+#[test]
+fn of_choices_that_are_charged_alike_each_is_a_place_in_whatever_order_they_stand() {
+    let choices = [(ANY_GPU, 1), (THREE_SLICES, 2)];
+    for order in [[0, 1], [1, 0]] {
+        let nodes = vec![cut_node("cut", "s/l", 1), node("whole", "s/l", 1)];
+        let mut state = state(nodes, vec![preempting(2)]);
+        let whole = hold("whole", "a", "whole", &[0]);
+        runs(
+            &mut state,
+            20,
+            &hold_part("cut", "a", "cut", (0, ANY_GPU, 0)),
+        );
+        runs(&mut state, 0, &whole);
+        let choices = order.iter().map(|at| {
+            let (selector, count) = choices[*at];
+            DeviceChoice {
+                name: Some(format!("c{at}")),
+                selector,
+                count,
+            }
+        });
+        let either = Claim {
+            requests: vec![DeviceRequest {
+                name: "gpus".into(),
+                choices: choices.collect(),
+            }],
+            ..claim("either", 1)
+        };
+        let waiting = gang_of("g", "a", vec![pod("g-0", vec![either])]);
+        submit(&mut state, [with_priority(10, waiting)]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty(), "{order:?}");
+        assert_eq!(victims(&decisions), ["gang-of-whole"], "{order:?}");
+        state.apply(Update::NotRunning(whole.gang.clone()));
+        state.apply(Update::HoldGone(whole.pod.clone()));
+        assert_eq!(admitted(&decide(&mut state)), ["g"], "{order:?}");
     }
 }
 
