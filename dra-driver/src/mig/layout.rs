@@ -215,9 +215,8 @@ fn target<'a>(
             fixed
         })
     };
-    let kept = (!awaited.is_empty()).then(|| fixed(&wanted, live, awaited));
-    kept.and_then(with)
-        .or_else(|| with((Vec::new(), wanted.clone())))
+    with(fixed(&wanted, live, awaited))
+        .or_else(|| with((Vec::new(), wanted)))
         .ok_or_else(|| "no way to lay the slices of the layout side by side".to_owned())
 }
 
@@ -923,6 +922,48 @@ mod tests {
             assert_eq!(next == Next::Waits("job".to_owned()), !is_taken, "{next:?}");
             assert!(applier.fenced().is_empty(), "what is used is not tainted");
         }
+    }
+
+    /// Before claims are asked for it is not known that the large slice is awaited where nobody would lay it first. What lies in its usual place is
+    /// in use, and is of the layout: it is no reason to wait.
+    #[test]
+    fn a_slice_of_the_layout_that_is_in_use_stays_and_the_rest_is_laid_around_it() {
+        let at = |start, size| Placement { start, size };
+        let mig = h100(true);
+        let usual = placements_in_order(&mig, mig.profile("3g.40gb").unwrap());
+        assert_eq!(usual, [at(4, 4), at(0, 4)]);
+        let mut card = Card::new(mig);
+        card.live = vec![card.instance(19, at(4, 1), true)];
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2), ("3g.40gb", 1)]));
+        let allocated = vec![Allocated {
+            claim: "ml/train".to_owned(),
+            slices: Some(vec![(9, at(0, 4)), (19, at(5, 1))]),
+        }];
+        let mut applier = Applier::default();
+        let mut next = |card: &Card, allocated: Option<Vec<Allocated>>| {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &card.live,
+                published: &card.live,
+                usage: Usage::UsedInSlices("job".to_owned()),
+                allocated,
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            applier.next(Milliseconds(0), "GPU-0", &sight)
+        };
+        for _ in 0..2 {
+            assert_eq!(next(&card, None), Next::Ask);
+            let Next::Step(step @ Step::Create { .. }) = next(&card, Some(allocated.clone()))
+            else {
+                panic!("what is awaited is made");
+            };
+            card.take(&step, false);
+        }
+        assert_eq!(next(&card, None), Next::Done);
+        let lies: BTreeSet<Placement> = card.live.iter().map(|it| it.placement).collect();
+        assert_eq!(lies, BTreeSet::from([at(0, 4), at(4, 1), at(5, 1)]));
     }
 
     /// All claims of the cluster are listed each time.
