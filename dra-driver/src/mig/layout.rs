@@ -4,7 +4,8 @@
 //! nothing: the next look goes on from what is there. What fits the layout already stays.
 //!
 //! **While idle.** A step is taken only after its GPU carries a taint in what is published, for as long as kube-scheduler may still write an
-//! allocation by what it knew before, and while no record, no claim and no process has any part of it. A GPU that is used is not
+//! allocation by what it knew before, and while no record, no claim and no process has any part of it (what is had for administrative access is taken
+//! from nobody, and does not count). A GPU that is used is not
 //! tainted: the layout waits until it is idle, and takes no capacity meanwhile.
 //!
 //! **Claims that wait for it.** After a reboot the slices of a layout are gone, and pods that restart in place have claims for them, which nobody
@@ -87,6 +88,8 @@ pub struct Allocated {
     pub claim: String,
     /// Its slices of the GPU; `None`: it has the whole GPU.
     pub slices: Option<Vec<Part>>,
+    /// Whether it has them for administrative access: it takes them from nobody then, and they may go while it looks at them.
+    pub is_for_admin: bool,
 }
 
 /// A GPU with slices stays as it is: whoever made them wants them.
@@ -333,17 +336,21 @@ impl Sight<'_> {
         };
         let is_kept = |it: &&Allocated| {
             let slices = it.slices.as_ref();
-            slices.is_some_and(|slices| slices.iter().all(has))
+            it.is_for_admin || slices.is_some_and(|slices| slices.iter().all(has))
         };
         let claim = allocated.iter().find(|it| !is_kept(it))?;
         Some(&claim.claim)
     }
 }
 
-/// The slices that claims have been given, whether they are there or not.
+/// The slices that claims have been given, whether they are there or not; those for administrative access last.
 pub fn awaited(allocated: &[Allocated]) -> Vec<Part> {
-    let slices = allocated.iter().filter_map(|it| it.slices.as_ref());
-    slices.flatten().copied().collect()
+    let of = |is_for_admin: bool| {
+        let claims = allocated.iter();
+        let claims = claims.filter(move |it| it.is_for_admin == is_for_admin);
+        claims.filter_map(|it| it.slices.as_ref())
+    };
+    of(false).chain(of(true)).flatten().copied().collect()
 }
 
 /// What is to be done with a GPU.
@@ -717,6 +724,7 @@ mod tests {
         let claim = (!claim.is_empty()).then(|| Allocated {
             claim: claim.to_owned(),
             slices: None,
+            is_for_admin: false,
         });
         claim.into_iter().collect()
     }
@@ -826,6 +834,11 @@ mod tests {
         let of = |slices: Option<&[Part]>| Allocated {
             claim: "ml/train".to_owned(),
             slices: slices.map(<[Part]>::to_vec),
+            is_for_admin: false,
+        };
+        let watching = |slices: Option<&[Part]>| Allocated {
+            is_for_admin: true,
+            ..of(slices)
         };
         for (what, allocated, is_applied) in [
             ("nobody", vec![], true),
@@ -839,6 +852,19 @@ mod tests {
                 true,
             ),
             ("the whole GPU", vec![of(None)], false),
+            (
+                "the whole GPU, for administrative access",
+                vec![watching(None)],
+                true,
+            ),
+            (
+                "a slice for administrative access, and another one",
+                vec![
+                    watching(Some(&[(19, at(2, 1))])),
+                    of(Some(&[(19, at(3, 1))])),
+                ],
+                true,
+            ),
             (
                 "a slice that it has not",
                 vec![of(Some(&[(14, at(0, 2))]))],
@@ -938,6 +964,7 @@ mod tests {
         let allocated = vec![Allocated {
             claim: "ml/train".to_owned(),
             slices: Some(vec![(9, at(0, 4)), (19, at(5, 1))]),
+            is_for_admin: false,
         }];
         let mut applier = Applier::default();
         let mut next = |card: &Card, allocated: Option<Vec<Allocated>>| {
