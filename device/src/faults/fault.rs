@@ -105,6 +105,9 @@ pub struct GpuFaults {
     /// Number of the last observation when the GPU was last found to need a reset, if it has not been found without that need since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     needs_reset_mark: Option<u64>,
+    /// Whether a row of memory was to be replaced with the next reset when that was told last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    awaits_row_remap: bool,
 }
 
 impl GpuFaults {
@@ -146,6 +149,7 @@ impl GpuFaults {
         self.forget_links();
         self.errors = Errors::default();
         self.needs_reset_mark = None;
+        self.awaits_row_remap = false;
     }
 
     /// A person found it in order: it begins anew.
@@ -269,6 +273,7 @@ impl GpuFaults {
             && self.errors == Errors::default()
             && self.occurrences.is_empty()
             && self.needs_reset_mark.is_none()
+            && !self.awaits_row_remap
     }
 
     fn bounded(&self, scope: Scope) -> Scope {

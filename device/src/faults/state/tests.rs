@@ -695,12 +695,17 @@ fn so_much_that_is_old_waits_and_no_more() {
 
 /// Looks at `GPU-a`, which has so many active links and link errors, and applies what is proved.
 fn looked(state: &mut FaultState, links: u32, errors: u64, now: i64) -> usize {
+    looked_telling(state, links, Some(errors), now)
+}
+
+/// The same; `errors`: if it tells them.
+fn looked_telling(state: &mut FaultState, links: u32, errors: Option<u64>, now: i64) -> usize {
     let known = known(&["GPU-a"]);
     let condition = Condition {
         recovery_action: Some(0),
         active_links: Some(links),
         errors: Errors {
-            links: Some(errors),
+            links: errors,
             ..Errors::default()
         },
         ..Condition::default()
@@ -756,6 +761,50 @@ fn a_fault_of_links_that_comes_while_they_seem_to_work_begins_it_anew() {
     assert_eq!(looked(&mut state, 18, 0, NOW + 310), 0);
     assert_eq!(looked(&mut state, 18, 0, NOW + 609), 0);
     assert_eq!(looked(&mut state, 18, 0, NOW + 610), 1);
+}
+
+#[test]
+fn errors_that_came_while_a_counter_was_not_told_are_seen_once_it_is() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    for (errors, after, mended) in [
+        (Some(0), 10, 0),
+        (None, 100, 0),
+        (Some(1), 110, 0),
+        (Some(1), 120, 0),
+        (Some(1), 419, 0),
+        (Some(1), 420, 2),
+    ] {
+        let found = looked_telling(&mut state, 18, errors, NOW + after);
+        assert_eq!(found, mended, "after {after} s");
+    }
+}
+
+#[test]
+fn that_no_row_is_to_be_replaced_any_more_has_to_be_told() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    for (pending, proofs) in [
+        (Some(true), 0),
+        // It does not tell.
+        (None, 0),
+        (None, 0),
+        (Some(false), 1),
+    ] {
+        let condition = Condition {
+            recovery_action: Some(0),
+            row_remap_pending: pending,
+            ..Condition::default()
+        };
+        let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+        state = restarted(&state);
+        let proved = state.proved("GPU-a", &condition, NOW);
+        assert_eq!(proved.len(), proofs, "{pending:?}");
+    }
 }
 
 #[test]
