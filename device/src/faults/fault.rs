@@ -21,6 +21,8 @@ const MOST_CAUSES: usize = 16;
 const OTHER_CAUSES: &str = "other causes";
 /// Most slices that the faults of a GPU tell apart: far more than can lie on one. Beyond it a fault is of the whole GPU.
 const MOST_SLICES: usize = 32;
+/// How often it is noted that what lasts is still so: each time would be a write to the disk for nothing.
+const STILL_SO_SECONDS: i64 = 3_600;
 /// For how long NVLinks are to be down until that is a fault. They are for a moment, by design, while they are set up anew: after a reset, when MIG
 /// mode is switched off, when the fabric manager starts. What breaks in earnest the driver tells at once, by an XID.
 pub(super) const LINKS_SETTLE_SECONDS: i64 = 30;
@@ -39,7 +41,7 @@ pub struct Fault {
     pub newest: u64,
     /// When it was first seen, in seconds since 1970, for people.
     pub first_seen_unix_seconds: i64,
-    /// When it was last seen.
+    /// When it was last seen; of what lasts, within an hour.
     pub last_seen_unix_seconds: i64,
 }
 
@@ -157,6 +159,13 @@ impl GpuFaults {
         self.occurrences.clear();
     }
 
+    /// A clock that was set back makes nothing be told for longer.
+    pub(super) fn seen_by(&mut self, now_unix_seconds: i64) {
+        for fault in &mut self.faults {
+            fault.last_seen_unix_seconds = fault.last_seen_unix_seconds.min(now_unix_seconds);
+        }
+    }
+
     /// Forgets what no rule can ask for any more.
     pub(super) fn fade_occurrences(&mut self, now_unix_seconds: i64) {
         self.occurrences
@@ -191,6 +200,10 @@ impl GpuFaults {
         let same = faults.find(|fault| fault.class == observation.class && fault.scope == scope);
         if let Some(fault) = same {
             if lasts && fault.causes.contains_key(&cause) {
+                let ago = now_unix_seconds.saturating_sub(fault.last_seen_unix_seconds);
+                if ago >= STILL_SO_SECONDS {
+                    fault.last_seen_unix_seconds = now_unix_seconds;
+                }
                 return Change::None;
             }
             fault.add(cause, 1);

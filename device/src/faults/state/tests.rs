@@ -588,6 +588,43 @@ fn what_comes_again_and_again_is_worse_and_restarts_forget_no_occurrence() {
 }
 
 #[test]
+fn an_anomaly_that_lasts_is_told_once_and_for_a_day_after_it_was_last_so() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let hot = Condition {
+        is_throttled: Some(true),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    let mut now = NOW;
+    assert_eq!(
+        state.look(&catalogue, "GPU-a", &hot, &known, now),
+        Change::New
+    );
+    let mut differences = 0;
+    while now < NOW + 3 * ANOMALY_SECONDS {
+        now += 600;
+        let before = state.clone();
+        let change = state.look(&catalogue, "GPU-a", &hot, &known, now);
+        assert_eq!((change, state.fade(now)), (Change::None, 0));
+        differences += u32::from(state != before);
+    }
+    assert_eq!(differences, 3 * 24, "it is written once an hour");
+    assert_eq!(state.fade(now + ANOMALY_SECONDS - 1), 0);
+    assert_eq!(state.fade(now + ANOMALY_SECONDS), 1);
+}
+
+#[test]
+fn a_clock_that_was_wrong_keeps_no_anomaly_for_longer_than_a_day() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let later = NOW + 1_000 * ANOMALY_SECONDS;
+    let _ = state.observe(&gpu("GPU-a"), xid(31), &known, later);
+    assert_eq!(state.fade(NOW), 0);
+    assert_eq!(state.fade(NOW + ANOMALY_SECONDS), 1);
+}
+
+#[test]
 fn what_lasts_comes_once_however_often_it_is_looked_at() {
     let known = known(&["GPU-a"]);
     let rule = Rule {
