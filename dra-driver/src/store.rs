@@ -703,9 +703,11 @@ pub(crate) fn was_never_beside(store: &Store, name: &str) -> Result<bool, DiskFa
         store.directory.join("quarantine").join(name),
     ];
     for path in places {
-        let is_there = path.try_exists().map_err(|error| failure(&path, &error))?;
-        if is_there {
-            return Ok(false);
+        // A link that leads nowhere, or to itself, is there as well.
+        match fs::symlink_metadata(&path) {
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failure(&path, &error)),
         }
     }
     Ok(true)

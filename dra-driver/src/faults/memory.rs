@@ -48,7 +48,7 @@ pub fn write(store: &Store, state: &FaultState) -> Result<(), DiskFailure> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
 
     use muster_device::{
         cdi,
@@ -123,5 +123,22 @@ mod tests {
             !load(&store, "two").unwrap().is_log_old(),
             "and stays there"
         );
+    }
+
+    /// What is set aside is there, wherever it leads: somebody has watched.
+    #[test]
+    fn a_link_in_place_of_the_file_is_no_sign_that_nobody_watched() {
+        for target in ["nowhere", FILE] {
+            let directory = tempfile::tempdir().unwrap();
+            let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+            let path = directory.path().join("state");
+            let store = Store::open(&path, cdi).unwrap();
+            symlink(target, path.join(FILE)).unwrap();
+            for look in ["in its place", "set aside"] {
+                assert!(!load(&store, "one").is_log_old(), "{target} {look}");
+                let is_there = fs::symlink_metadata(path.join(FILE)).is_ok();
+                assert!(!is_there, "{target} {look}: it is set aside");
+            }
+        }
     }
 }
