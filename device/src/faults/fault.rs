@@ -95,6 +95,9 @@ pub struct GpuFaults {
     /// Since when there have been fewer, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     links_down_since_unix_seconds: Option<i64>,
+    /// Since when nobody could tell, while there were fewer. Not kept.
+    #[serde(skip)]
+    links_untold_since_unix_seconds: Option<i64>,
     /// Since when all have been active, and had no errors. Not kept: who starts anew watches anew.
     #[serde(skip)]
     links_work: Option<LinksWork>,
@@ -143,6 +146,7 @@ impl GpuFaults {
     pub(super) fn forget_links(&mut self) {
         self.best_links = None;
         self.links_down_since_unix_seconds = None;
+        self.links_untold_since_unix_seconds = None;
         self.links_work = None;
     }
 
@@ -172,18 +176,25 @@ impl GpuFaults {
             .retain(|_, occurrences| !occurrences.is_old(now_unix_seconds));
     }
 
-    /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault.
+    /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault. That nobody can tell begins it anew only if it
+    /// lasts, as in MIG mode: links that fail do not always answer.
     pub(super) fn links_stay_down(&mut self, active: Option<u32>, now_unix_seconds: i64) -> bool {
-        let links = self.best_links.zip(active);
-        if links.is_none_or(|(best, now)| now >= best) {
-            self.links_down_since_unix_seconds = None;
-            return false;
-        }
-        let since = self.links_down_since_unix_seconds;
+        let now = now_unix_seconds;
         // A clock that was set back does not put it off for longer.
-        let since = since.map_or(now_unix_seconds, |since| since.min(now_unix_seconds));
-        self.links_down_since_unix_seconds = Some(since);
-        now_unix_seconds.saturating_sub(since) >= LINKS_SETTLE_SECONDS
+        let begun = |since: Option<i64>| since.map_or(now, |since| since.min(now));
+        let is_long = |since: i64| now.saturating_sub(since) >= LINKS_SETTLE_SECONDS;
+        let down = self.links_down_since_unix_seconds;
+        let Some((best, active)) = self.best_links.zip(active) else {
+            let untold = begun(self.links_untold_since_unix_seconds);
+            let goes_on = down.is_some() && !is_long(untold);
+            self.links_down_since_unix_seconds = down.filter(|_| goes_on);
+            self.links_untold_since_unix_seconds = goes_on.then_some(untold);
+            return false;
+        };
+        self.links_untold_since_unix_seconds = None;
+        let down = (active < best).then(|| begun(down));
+        self.links_down_since_unix_seconds = down;
+        down.is_some_and(is_long)
     }
 
     /// Adds what was seen, as number `sequence`.

@@ -398,10 +398,11 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
     for (links, now, is_fault) in [
         (Some(0), NOW + 10, false),
         (Some(17), NOW + 10 + LINKS_SETTLE_SECONDS - 1, false),
-        // They are back, or nobody can tell, as in MIG mode: it begins anew.
+        // They are back, or nobody can tell for as long, as in MIG mode: it begins anew.
         (Some(18), NOW + 50, false),
         (Some(0), NOW + 60, false),
-        (None, NOW + 100, false),
+        (None, NOW + 70, false),
+        (None, NOW + 70 + LINKS_SETTLE_SECONDS, false),
         (Some(17), NOW + 110, false),
         // The clock was set back.
         (Some(17), NOW - 1_000, false),
@@ -410,6 +411,27 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
     ] {
         assert_eq!(look(links, now), is_fault, "{links:?} {now}");
     }
+}
+
+#[test]
+fn nvlinks_that_fail_and_do_not_always_answer_are_a_fault() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let mut is_fault = false;
+    for (number, links) in [18, 17, 17, 17, 17].into_iter().enumerate() {
+        let start = NOW + 20 * i64::try_from(number).unwrap();
+        for (links, now) in [(Some(links), start), (None, start + 10)] {
+            let condition = Condition {
+                active_links: links,
+                ..Condition::default()
+            };
+            let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
+            is_fault = state.link_fault("GPU-a", None).is_some();
+        }
+        // They have been down for thirty seconds with the third look that finds them so.
+        assert_eq!(is_fault, number >= 3, "{number}");
+    }
+    assert!(is_fault);
 }
 
 #[test]
