@@ -88,8 +88,8 @@ fn a_driver_is_found_where_the_loader_is_told_of_it() {
         let found = mounts(&spec);
         assert_eq!(found.len(), 5, "{what}: {found:?}");
         assert!(found.contains(&cuda()), "{what}: {found:?}");
-        let link = format!("libcuda.so.{VERSION}::/{PREFIX}/lib64/libcuda.so.1");
-        assert!(values(&spec, "--link").contains(&link), "{what}");
+        let soname = format!("libcuda.so.{VERSION}::/{PREFIX}/lib64/libcuda.so.1");
+        assert!(values(&spec, "--link").contains(&soname), "{what}");
     }
 }
 
