@@ -48,6 +48,9 @@ pub struct Breaker {
     /// Nodes for which gangs were evicted, as far as they may count still; ascending by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drained: Vec<DrainedNode>,
+    /// Nodes of first ranks of gangs that were evicted for making no progress.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub stalled: Vec<DrainedNode>,
     /// Since when it is open: nothing is evicted for faults, silent nodes or a lack of progress until a person closes it
     /// (`muster-controller reset-breaker`). Absent while it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -45,6 +45,10 @@ const MESSAGE_BYTES: usize = 1_024;
 const FATAL: [&str; 5] = ["Retire", "Reboot", "Reset", "Unknown", "Link"];
 /// Classes of what is odd about hardware: an application's own doing is not.
 const ODD: [&str; 1] = ["Info"];
+/// Classes for which no condition stands.
+const NEITHER: [&str; 2] = ["Contained", "App"];
+/// What a class is that a later version of the driver gives: nobody here knows how bad it is.
+const UNKNOWN: &str = "Unknown";
 /// The reason of a condition that does not hold.
 const NOTHING: &str = "NothingFound";
 
@@ -250,11 +254,11 @@ fn told(devices: &NodeDevices) -> Option<(String, Conditions)> {
 fn state(faults: &[GpuFault], classes: &[&str]) -> State {
     let meant = faults
         .iter()
-        .filter(|fault| classes.contains(&fault.class.as_str()));
+        .filter(|fault| classes.contains(&known_class(fault)));
     let meant: Vec<&GpuFault> = meant.collect();
     let worst = classes
         .iter()
-        .find(|class| meant.iter().any(|fault| fault.class == **class));
+        .find(|class| meant.iter().any(|fault| known_class(fault) == **class));
     let Some(worst) = worst else {
         return State {
             is_true: false,
@@ -276,6 +280,17 @@ fn state(faults: &[GpuFault], classes: &[&str]) -> State {
         is_true: true,
         reason: (*worst).to_owned(),
         message,
+    }
+}
+
+/// The class of a fault, as far as this version knows it.
+fn known_class(fault: &GpuFault) -> &str {
+    let class = fault.class.as_str();
+    let mut all = FATAL.iter().chain(&ODD).chain(&NEITHER);
+    if all.any(|known| *known == class) {
+        class
+    } else {
+        UNKNOWN
     }
 }
 

@@ -74,21 +74,20 @@ impl LeftoverSlices {
         }
     }
 
-    fn cut_gpus(&self) -> Vec<String> {
+    /// GPUs that answer. Which of them are in MIG mode is asked for with their slices: what is known of that may be of before another instance
+    /// switched it on.
+    fn gpus_that_answer(&self) -> Vec<String> {
         let known = self.gpus.borrow();
         let gpus = known.iter().flat_map(|known| &known.gpus);
-        let cut = gpus.filter(|known| {
-            let mig = known.gpu.mig.as_ref();
-            !known.gone && !known.silent && mig.is_some_and(|mig| mig.current)
-        });
-        cut.map(|known| known.gpu.uuid.clone()).collect()
+        let answer = gpus.filter(|known| !known.gone && !known.silent);
+        answer.map(|known| known.gpu.uuid.clone()).collect()
     }
 
     fn found(&self) -> BTreeSet<PlacedSlice> {
         if self.gpus.borrow().is_none() {
             return BTreeSet::new();
         }
-        let gpus = self.cut_gpus();
+        let gpus = self.gpus_that_answer();
         // Before the hardware is looked at: what a layout makes meanwhile is not taken for gone.
         let Some(of_layouts) = self.of_layouts() else {
             return BTreeSet::new();
@@ -368,8 +367,13 @@ mod tests {
         assert!(store.try_lock_gpu(&gpu).unwrap().is_some());
     }
 
-    /// What is left over, on a node of this mode, of a card on which a layout and an administrator have made a slice each.
-    fn left_in(mode: &str, is_recorded: bool) -> BTreeSet<u32> {
+    /// A node of this mode with a card on which a layout and an administrator have made a slice each. `is_news`: what is known of the card is of before
+    /// it was in MIG mode.
+    fn two_made(
+        mode: &str,
+        is_recorded: bool,
+        is_news: bool,
+    ) -> (tempfile::TempDir, LeftoverSlices) {
         let directory = tempfile::tempdir().unwrap();
         let library = directory.path().join("libnvidia-ml.so.1");
         fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
@@ -381,13 +385,15 @@ mod tests {
         card.write(&state).unwrap();
         let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
         let backend = Arc::new(backend);
-        let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu.uuid;
+        let before = backend.gpus().unwrap();
+        let gpu = before.gpus[0].gpu.uuid.clone();
         assert!(backend.set_mig_mode(&gpu, true).unwrap().current);
         let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
         let store = Store::open(directory.path().join("state"), cdi).unwrap();
         let listed = backend.gpus().unwrap();
+        let mig = listed.gpus[0].gpu.mig.clone().unwrap();
+        let listed = if is_news { before } else { listed };
         let known = KnownGpus::default().after("boot", &listed);
-        let mig = known.gpus[0].gpu.mig.clone().unwrap();
         let profile = mig.profile("1g.10gb").unwrap();
         let lock = store.lock().unwrap();
         let known_node = Write::PutNode {
@@ -420,8 +426,24 @@ mod tests {
             gpus: watch::channel(Some(known)).1,
             policy: watch::channel(Some(policy)).1,
         };
+        (directory, slices)
+    }
+
+    /// What is left over on such a node.
+    fn left_in(mode: &str, is_recorded: bool) -> BTreeSet<u32> {
+        let (_directory, slices) = two_made(mode, is_recorded, false);
         let found = slices.found();
         found.iter().map(|slice| slice.placement.start).collect()
+    }
+
+    /// As the one of two instances may see it that has not switched it.
+    #[test]
+    fn a_slice_of_a_layout_on_a_gpu_that_is_not_known_yet_to_be_in_mig_mode_stays_the_layouts() {
+        let (_directory, slices) = two_made("Static", false, true);
+        let noted = || slices.of_layouts().unwrap();
+        assert_eq!(noted().len(), 1);
+        assert!(slices.found().is_empty());
+        assert_eq!(noted().len(), 1);
     }
 
     #[test]

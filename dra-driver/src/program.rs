@@ -364,7 +364,9 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         synced: Readiness::default().condition("watch FaultPolicy"),
     };
     let catalogue = follower.spawn(shutdown);
-    let (faults_sender, seen_faults) = value::channel(faults::memory::load(&store, &boot_id));
+    let remembered = faults::memory::load(&store, &boot_id)
+        .context("what is known of faulty GPUs cannot be read")?;
+    let (faults_sender, seen_faults) = value::channel(remembered);
     faults::watcher::spawn(
         faults::watcher::Settings {
             backend: backend.clone(),

@@ -602,9 +602,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
         Ok(value) => value,
         Err(error) => return Ok(Content::Broken(error.to_string())),
     };
-    if let Some(schema) = value.get("schema").and_then(Value::as_u64)
-        && schema > u64::from(SCHEMA)
-    {
+    if let Some(schema) = later_schema(&value) {
         return Err(DiskFailure::new(format!(
             "{} has schema {schema}, and this version of the driver knows {SCHEMA} at most; \
              run the version that wrote it until its claims are unprepared",
@@ -615,6 +613,12 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
         Ok(file) => Ok(Content::Good(file.content, file.unknown)),
         Err(error) => Ok(Content::Broken(error.to_string())),
     }
+}
+
+/// The schema of a file that is of a later version than this one.
+fn later_schema(file: &Value) -> Option<u64> {
+    let schema = file.get("schema").and_then(Value::as_u64)?;
+    (schema > u64::from(SCHEMA)).then_some(schema)
 }
 
 /// Writes a file of ours, keeping what another version put into it, at the top and further in.
@@ -682,6 +686,16 @@ pub(crate) fn load_beside<T: DeserializeOwned>(
     }
 }
 
+/// Whether a file beside the checkpoint that could not be loaded is of a later version: the disk is in order then.
+pub(crate) fn is_later_beside(store: &Store, name: &str) -> bool {
+    let path = store.directory.join(name);
+    let found = fs::symlink_metadata(&path).ok();
+    let is_ours = found.is_some_and(|found| is_no_file_of_ours(&found).is_none());
+    let read = || -> Option<Value> { serde_json::from_slice(&fs::read(&path).ok()?).ok() };
+    let value = is_ours.then(read).flatten();
+    value.is_some_and(|value| later_schema(&value).is_some())
+}
+
 /// Whether a file beside the checkpoint is not there, and none was set aside.
 pub(crate) fn was_never_beside(store: &Store, name: &str) -> Result<bool, DiskFailure> {
     let places = [
@@ -689,9 +703,11 @@ pub(crate) fn was_never_beside(store: &Store, name: &str) -> Result<bool, DiskFa
         store.directory.join("quarantine").join(name),
     ];
     for path in places {
-        let is_there = path.try_exists().map_err(|error| failure(&path, &error))?;
-        if is_there {
-            return Ok(false);
+        // A link that leads nowhere, or to itself, is there as well.
+        match fs::symlink_metadata(&path) {
+            Ok(_) => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failure(&path, &error)),
         }
     }
     Ok(true)

@@ -158,6 +158,15 @@ impl WritesInVain {
         }
     }
 
+    /// Whether a field of a kind, or one within it, was found not to be stored.
+    pub(crate) fn lacks(&self, kind: Kind, field: &str) -> bool {
+        let mut fields = self.fields.iter().filter(|it| it.kind == kind);
+        fields.any(|it| {
+            let rest = it.field.strip_prefix(field);
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
+        })
+    }
+
     /// The fields that were found not to be stored; each is told once.
     pub(crate) fn take_news(&mut self) -> Vec<FieldNotStored> {
         std::mem::take(&mut self.news)

@@ -591,6 +591,7 @@ impl Machine {
         self.look_up_news(epoch, now);
         let (again, over) = self.flights.advance(&self.index, now);
         effects.extend(again);
+        self.check_breaker();
         for key in over {
             self.note_key(&key);
         }
@@ -623,9 +624,30 @@ impl Machine {
     /// Where the circuit breaker was opened or closed, whatever it has a say in is looked at again: as rare as a false alarm.
     fn read_breaker(&mut self, now: Now) {
         let ledger = self.index.ledger().map(AsRef::as_ref);
-        if !self.breaker.read(ledger, now) {
-            return;
+        let news = self.breaker.read(ledger, now);
+        if news.is_stalled_changed {
+            // Who waits until fewer are, or waits no longer. Of what is judged alone.
+            for gang in self.stalls.gangs() {
+                if let Some(key) = self.index.gang_by_uid(gang).and_then(|gang| key_of(gang)) {
+                    self.agenda.gang(&key);
+                }
+            }
         }
+        if news.is_opened_or_closed {
+            self.note_governed();
+        }
+    }
+
+    /// Where the API server drops what is recorded of the breaker, nothing is governed by it, and so nothing is to be ended.
+    fn check_breaker(&mut self) {
+        let is_dropped = self.flights.in_vain.lacks(Kind::Ledger, "spec.breaker");
+        if is_dropped && self.breaker.note_dropped() {
+            self.note_governed();
+        }
+    }
+
+    /// Whatever the circuit breaker has a say in is looked at again.
+    fn note_governed(&mut self) {
         let nodes = self.index.faulty_nodes().chain(self.health.nodes());
         for node in nodes {
             for key in self.plans.on_node(node) {

@@ -536,6 +536,10 @@ impl Machine {
             let room = admit::room(context, &commit.proposing);
             self.feed.note_too_little_room(room);
         }
+        // What it waits for is seen once this commit is.
+        for key in &commit.held_back {
+            self.agenda.gang(key);
+        }
         for gang in &commit.left_out {
             self.feed.undo(gang);
         }

@@ -12,7 +12,10 @@
 //! **Time** is the leader's monotonic clock, from when it saw the text first. Nothing is stored but the annotation, so S10 holds. **Twice or late**: the eviction
 //! concerns one attempt.
 
-use std::{cell::Cell, collections::BTreeMap};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use muster_api::{Gang, Reason, keys};
 use muster_cluster::{
@@ -25,7 +28,8 @@ use muster_cluster::{
 
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome, admission::plan::Plan, faults,
-    nodes::loss, objects::pod_object, outward::gang_status, poll_context::PollContext,
+    faults::breaker::no_room_for_stalled, nodes::loss, objects::pod_object, outward::gang_status,
+    poll_context::PollContext,
 };
 
 /// How long what is told may take to be seen, in seconds: longer than a leader can be without the API server.
@@ -64,6 +68,9 @@ pub(crate) struct Stalls {
     /// By the UID of the Gang.
     told: BTreeMap<String, Told>,
     under_way: BTreeMap<EffectId, Question>,
+    /// Gangs of which the pod is to be read once another read is answered: ten thousand may stand still at once, as their storage does, and
+    /// none of them is looked at before its turn.
+    waiting: BTreeSet<GangKey>,
 }
 
 impl Stalls {
@@ -96,6 +103,11 @@ impl Stalls {
         (told.attempt == plan.attempt).then_some(told)
     }
 
+    /// UIDs of the Gangs that are judged.
+    pub(crate) fn gangs(&self) -> impl Iterator<Item = &String> {
+        self.told.keys()
+    }
+
     /// A Gang is gone.
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.told.remove(gang_uid);
@@ -108,6 +120,8 @@ struct Stall {
     reason: PendingReason,
     /// Whether the store itself said so since.
     is_confirmed: bool,
+    /// Whether nothing is evicted for that now.
+    is_held_back: bool,
 }
 
 /// How long it may be without progress, in seconds, if its user says so.
@@ -134,7 +148,10 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
         "pod {name} of its first rank tells {text} by {} for longer than the {seconds} s that it may",
         keys::PROGRESS
     );
-    if let Some(held_back) = faults::held_back(context) {
+    let held_back = faults::held_back(context);
+    let first = plan.ranks.first()?;
+    let held_back = held_back.or_else(|| no_room_for_stalled(context, &first.node.name));
+    if let Some(held_back) = &held_back {
         details = format!("{details}; {held_back}");
     }
     Some(Stall {
@@ -143,6 +160,7 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
             details,
         },
         is_confirmed: told.confirmed_at.is_some_and(|at| at >= ends_at),
+        is_held_back: held_back.is_some(),
     })
 }
 
@@ -154,13 +172,13 @@ pub(crate) fn told(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
 /// Why the attempt is to be evicted for that now, if it is.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let stall = find(context, gang, plan)?;
-    (stall.is_confirmed && faults::held_back(context).is_none()).then_some(stall.reason)
+    (stall.is_confirmed && !stall.is_held_back).then_some(stall.reason)
 }
 
 /// The pod that is to be read before the attempt is evicted, if it is to be read now.
 pub(crate) fn to_confirm(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<ObjectKey> {
     let stall = find(context, gang, plan)?;
-    if stall.is_confirmed || faults::held_back(context).is_some() {
+    if stall.is_confirmed || stall.is_held_back {
         return None;
     }
     let told = context.stalls.told(plan)?;
@@ -169,9 +187,8 @@ pub(crate) fn to_confirm(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> 
         return None;
     }
     if context.stalls.under_way.len() >= MOST_READS {
-        // Another one is answered by then.
-        context.has_come(context.now.monotonic_seconds + 1);
-        return None;
+        // It comes with an answer; or by then, if those before it went otherwise.
+        context.has_come(context.now.monotonic_seconds + AGAIN_SECONDS);
     }
     let pod = context.index.pod_by_uid(&told.pod_uid)?;
     Some(pod_object(pod))
@@ -214,13 +231,17 @@ impl Machine {
         self.stalls = stalls;
     }
 
-    /// The read that says whether the pod tells the same still.
+    /// The read that says whether the pod tells the same still; `None` where too many are under way, and the gang waits for one of them.
     pub(crate) fn check_stall(
         &mut self,
         key: &GangKey,
         pod: ObjectKey,
         now: Now,
     ) -> Option<Effect> {
+        if self.stalls.under_way.len() >= MOST_READS {
+            self.stalls.waiting.insert(key.clone());
+            return None;
+        }
         let gang_uid = self.index.gang(key)?.metadata.uid.clone()?;
         let begun_at = now.monotonic_seconds;
         let told = self.stalls.told.get_mut(&gang_uid)?;
@@ -242,6 +263,12 @@ impl Machine {
             return false;
         };
         self.agenda.gang(&question.key);
+        for _ in self.stalls.under_way.len()..MOST_READS {
+            let Some(next) = self.stalls.waiting.pop_first() else {
+                break;
+            };
+            self.agenda.gang(&next);
+        }
         let told = self.stalls.told.get_mut(&question.gang_uid);
         // It may have told something else since, and that may be read already.
         let asked = told.filter(|told| told.asked_at == Some(question.begun_at));

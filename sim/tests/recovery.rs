@@ -73,7 +73,7 @@ fn a_fault_costs_whoever_holds_the_device_one_attempt_whatever_else_goes_wrong()
     if runs >= RUNS {
         let evicted = tally.get("evicted: DeviceFault").copied();
         assert!(
-            evicted.unwrap_or_default() > 10,
+            evicted.unwrap_or_default() >= 5,
             "hardly any gang was evicted for a fault: {tally:?}"
         );
         for (fault, _) in FAULTS {

@@ -92,6 +92,28 @@ fn what_is_wrong_with_gpus_becomes_conditions_and_what_never_was_does_not() {
 }
 
 #[test]
+fn a_class_that_a_later_driver_gives_is_one_that_nobody_knows() {
+    for class in FATAL.iter().chain(&ODD).chain(&NEITHER) {
+        let faults = json!([fault("gpu-0", class, "XID 48")]);
+        let reported = Reported::default();
+        reported.observe(&node("n", "u", &json!([])));
+        reported.observe(&devices("n", "u", &json!({ "faults": faults })));
+        let write = write(&reported, "n");
+        let reasons: Vec<&str> = write.iter().flat_map(told).map(|it| it.2).collect();
+        let stands = !NEITHER.contains(class);
+        let expected = Vec::from_iter(stands.then_some(*class));
+        assert_eq!(reasons, expected, "{class}");
+    }
+    let reported = Reported::default();
+    let faults = json!([fault("gpu-0", "Sinking", "XID 48")]);
+    reported.observe(&node("n", "u", &json!([])));
+    reported.observe(&devices("n", "u", &json!({ "faults": faults })));
+    let write = write(&reported, "n").unwrap();
+    assert_eq!(told(&write), [("muster.dev/GPUFault", true, "Unknown")]);
+    assert_eq!(write.conditions[0].1.message, "gpu-0: Sinking (XID 48)");
+}
+
+#[test]
 fn while_the_driver_is_silent_what_stands_there_is_left_alone() {
     let stands = json!([{"type": "muster.dev/GPUFault", "status": "True", "reason": "Reset", "message": "gpu-3: Reset (XID 48)"}]);
     let silent = [

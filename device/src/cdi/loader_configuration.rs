@@ -22,9 +22,11 @@ const FILE: &str = "/etc/ld.so.conf";
 const LONGEST_FILE_BYTES: usize = 64 << 10;
 /// Most files that are read and directories that are searched for files, together: systems have a dozen.
 const MOST_STEPS: usize = 64;
+/// Names of a directory that one search looks at; as many more cost another step, so that a large directory cannot be searched again and again.
+const NAMES_OF_A_STEP: usize = 128;
 /// Most directories that are taken: systems name a dozen.
 const MOST_DIRECTORIES: usize = 32;
-/// Longest name of one, in bytes.
+/// Longest name of one, and longest pattern for names, in bytes.
 const LONGEST_NAME_BYTES: usize = 256;
 /// What is the kernel's.
 const OF_THE_KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
@@ -92,7 +94,10 @@ impl Configuration<'_> {
             return;
         };
         if name.contains(['*', '?']) {
-            self.search(directory, name);
+            // A longer one fits no name that a file can have, but for stars that mean nothing.
+            if name.len() <= LONGEST_NAME_BYTES {
+                self.search(directory, name);
+            }
         } else {
             self.read(&path);
         }
@@ -103,11 +108,17 @@ impl Configuration<'_> {
         if !self.takes_a_step() {
             return;
         }
-        for name in self.root.names(directory) {
-            // As for a shell, hidden files are meant only where the pattern says so.
-            let may_be_meant = pattern.starts_with('.') || !name.starts_with('.');
-            if may_be_meant && fits(pattern, &name) {
-                self.read(&directory.join(name));
+        let names = self.root.names(directory);
+        for (number, names) in names.chunks(NAMES_OF_A_STEP).enumerate() {
+            if number > 0 && !self.takes_a_step() {
+                return;
+            }
+            for name in names {
+                // As for a shell, hidden files are meant only where the pattern says so.
+                let may_be_meant = pattern.starts_with('.') || !name.starts_with('.');
+                if may_be_meant && fits(pattern, name) {
+                    self.read(&directory.join(name));
+                }
             }
         }
     }

@@ -63,7 +63,7 @@ impl Repeat {
     pub const COUNTS: (u32, u32) = (2, 20);
     /// The shortest and the longest time within which they are counted: a minute, and thirty days.
     pub const WITHIN_SECONDS: (u32, u32) = (60, 2_592_000);
-    /// How long an occurrence may go on. Not shorter: NVML and the kernel's log tell of each XID, and are heard one after the other.
+    /// How soon after the one before what follows is the same occurrence. Not shorter: NVML and the kernel's log tell of each XID, and are heard one after the other.
     pub const BURST_SECONDS: (u32, u32) = (10, 3_600);
     /// What is the same occurrence where nothing is said.
     pub const DEFAULT_BURST_SECONDS: u32 = 180;

@@ -43,6 +43,15 @@ pub struct Errors {
 }
 
 impl Errors {
+    /// These, with what was told before where nothing is told now.
+    pub(super) fn or(self, before: Self) -> Self {
+        Self {
+            corrected_ecc: self.corrected_ecc.or(before.corrected_ecc),
+            uncorrected_ecc: self.uncorrected_ecc.or(before.uncorrected_ecc),
+            links: self.links.or(before.links),
+        }
+    }
+
     /// What has grown since it was looked at before. What is less was begun anew, and what was not told before says nothing.
     pub(super) fn grown_since(&self, before: &Self) -> impl Iterator<Item = Cause> {
         let grows = |before: Option<u64>, now: Option<u64>| {

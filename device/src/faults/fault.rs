@@ -21,6 +21,8 @@ const MOST_CAUSES: usize = 16;
 const OTHER_CAUSES: &str = "other causes";
 /// Most slices that the faults of a GPU tell apart: far more than can lie on one. Beyond it a fault is of the whole GPU.
 const MOST_SLICES: usize = 32;
+/// How often it is noted that what lasts is still so: each time would be a write to the disk for nothing.
+const STILL_SO_SECONDS: i64 = 3_600;
 /// For how long NVLinks are to be down until that is a fault. They are for a moment, by design, while they are set up anew: after a reset, when MIG
 /// mode is switched off, when the fabric manager starts. What breaks in earnest the driver tells at once, by an XID.
 pub(super) const LINKS_SETTLE_SECONDS: i64 = 30;
@@ -39,7 +41,7 @@ pub struct Fault {
     pub newest: u64,
     /// When it was first seen, in seconds since 1970, for people.
     pub first_seen_unix_seconds: i64,
-    /// When it was last seen.
+    /// When it was last seen; of what lasts, within an hour.
     pub last_seen_unix_seconds: i64,
 }
 
@@ -93,6 +95,9 @@ pub struct GpuFaults {
     /// Since when there have been fewer, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     links_down_since_unix_seconds: Option<i64>,
+    /// Since when nobody could tell, while there were fewer. Not kept.
+    #[serde(skip)]
+    links_untold_since_unix_seconds: Option<i64>,
     /// Since when all have been active, and had no errors. Not kept: who starts anew watches anew.
     #[serde(skip)]
     links_work: Option<LinksWork>,
@@ -105,6 +110,9 @@ pub struct GpuFaults {
     /// Number of the last observation when the GPU was last found to need a reset, if it has not been found without that need since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     needs_reset_mark: Option<u64>,
+    /// Whether a row of memory was to be replaced with the next reset when that was told last.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    awaits_row_remap: bool,
 }
 
 impl GpuFaults {
@@ -138,6 +146,7 @@ impl GpuFaults {
     pub(super) fn forget_links(&mut self) {
         self.best_links = None;
         self.links_down_since_unix_seconds = None;
+        self.links_untold_since_unix_seconds = None;
         self.links_work = None;
     }
 
@@ -146,11 +155,19 @@ impl GpuFaults {
         self.forget_links();
         self.errors = Errors::default();
         self.needs_reset_mark = None;
+        self.awaits_row_remap = false;
     }
 
     /// A person found it in order: it begins anew.
     pub(super) fn forget_occurrences(&mut self) {
         self.occurrences.clear();
+    }
+
+    /// A clock that was set back makes nothing be told for longer.
+    pub(super) fn seen_by(&mut self, now_unix_seconds: i64) {
+        for fault in &mut self.faults {
+            fault.last_seen_unix_seconds = fault.last_seen_unix_seconds.min(now_unix_seconds);
+        }
     }
 
     /// Forgets what no rule can ask for any more.
@@ -159,18 +176,25 @@ impl GpuFaults {
             .retain(|_, occurrences| !occurrences.is_old(now_unix_seconds));
     }
 
-    /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault.
+    /// Whether fewer NVLinks are active than at best, and have been for so long that it is a fault. That nobody can tell begins it anew only if it
+    /// lasts, as in MIG mode: links that fail do not always answer.
     pub(super) fn links_stay_down(&mut self, active: Option<u32>, now_unix_seconds: i64) -> bool {
-        let links = self.best_links.zip(active);
-        if links.is_none_or(|(best, now)| now >= best) {
-            self.links_down_since_unix_seconds = None;
-            return false;
-        }
-        let since = self.links_down_since_unix_seconds;
+        let now = now_unix_seconds;
         // A clock that was set back does not put it off for longer.
-        let since = since.map_or(now_unix_seconds, |since| since.min(now_unix_seconds));
-        self.links_down_since_unix_seconds = Some(since);
-        now_unix_seconds.saturating_sub(since) >= LINKS_SETTLE_SECONDS
+        let begun = |since: Option<i64>| since.map_or(now, |since| since.min(now));
+        let is_long = |since: i64| now.saturating_sub(since) >= LINKS_SETTLE_SECONDS;
+        let down = self.links_down_since_unix_seconds;
+        let Some((best, active)) = self.best_links.zip(active) else {
+            let untold = begun(self.links_untold_since_unix_seconds);
+            let goes_on = down.is_some() && !is_long(untold);
+            self.links_down_since_unix_seconds = down.filter(|_| goes_on);
+            self.links_untold_since_unix_seconds = goes_on.then_some(untold);
+            return false;
+        };
+        self.links_untold_since_unix_seconds = None;
+        let down = (active < best).then(|| begun(down));
+        self.links_down_since_unix_seconds = down;
+        down.is_some_and(is_long)
     }
 
     /// Adds what was seen, as number `sequence`.
@@ -187,6 +211,10 @@ impl GpuFaults {
         let same = faults.find(|fault| fault.class == observation.class && fault.scope == scope);
         if let Some(fault) = same {
             if lasts && fault.causes.contains_key(&cause) {
+                let ago = now_unix_seconds.saturating_sub(fault.last_seen_unix_seconds);
+                if ago >= STILL_SO_SECONDS {
+                    fault.last_seen_unix_seconds = now_unix_seconds;
+                }
                 return Change::None;
             }
             fault.add(cause, 1);
@@ -269,6 +297,7 @@ impl GpuFaults {
             && self.errors == Errors::default()
             && self.occurrences.is_empty()
             && self.needs_reset_mark.is_none()
+            && !self.awaits_row_remap
     }
 
     fn bounded(&self, scope: Scope) -> Scope {

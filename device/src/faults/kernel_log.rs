@@ -6,7 +6,7 @@
 
 use std::{
     fs::{File, OpenOptions},
-    io::{self, Read},
+    io::{self, Read, Seek, SeekFrom},
     os::unix::fs::OpenOptionsExt,
     path::Path,
 };
@@ -30,6 +30,8 @@ const BUFFER_BYTES: usize = 4 * MOST_RECORD_BYTES;
 pub struct KernelLog {
     file: File,
     position: Option<LogPosition>,
+    /// Number of the newest record that was read since this was opened, also of those that are passed over.
+    newest: Option<u64>,
     /// What was read of a line that has not ended.
     rest: Vec<u8>,
     /// Whether that line is too long to be one, and is passed over.
@@ -58,6 +60,7 @@ impl KernelLog {
         Ok(Self {
             file,
             position,
+            newest: None,
             rest: Vec::new(),
             passes_over: false,
         })
@@ -74,10 +77,10 @@ impl KernelLog {
         let mut buffer = vec![0; BUFFER_BYTES];
         for _ in 0..MOST_READS {
             match self.file.read(&mut buffer) {
-                Ok(0) => return Ok(read),
+                Ok(0) => return self.at_end(read),
                 Ok(count) => self.take(buffer.get(..count).unwrap_or_default(), &mut read.lines),
                 Err(error) => match error.kind() {
-                    io::ErrorKind::WouldBlock => return Ok(read),
+                    io::ErrorKind::WouldBlock => return self.at_end(read),
                     io::ErrorKind::Interrupted => {}
                     // Overwritten. The next call goes on with what is left.
                     io::ErrorKind::BrokenPipe => {
@@ -92,6 +95,20 @@ impl KernelLog {
             }
         }
         read.has_more = true;
+        Ok(read)
+    }
+
+    /// All that is there was read. The kernel numbers its records upwards and keeps the newest. So if that is older than what was read before,
+    /// the number of the latter is none of this log, since whoever kept it had it damaged: then all is read again.
+    fn at_end(&mut self, mut read: LogRead) -> io::Result<LogRead> {
+        let known = self.position.zip(self.newest);
+        if known.is_some_and(|(position, newest)| newest < position.sequence) {
+            self.file.seek(SeekFrom::Start(0))?;
+            (self.position, self.newest) = (None, None);
+            self.rest.clear();
+            self.passes_over = false;
+            (read.has_lost, read.has_more) = (true, true);
+        }
         Ok(read)
     }
 
@@ -117,6 +134,7 @@ impl KernelLog {
     fn line(&mut self, line: &[u8]) -> Option<XidLine> {
         // A line that begins with a blank belongs to the record before it: it has no numbers, so it is none.
         let record = record(line)?;
+        self.newest = self.newest.max(Some(record.sequence));
         let is_old = self
             .position
             .is_some_and(|position| record.sequence <= position.sequence);
@@ -197,6 +215,22 @@ mod tests {
         let mut again = log.open(reader.position());
         assert!(xids(&mut again).is_empty());
         assert_eq!(again.position(), reader.position());
+    }
+
+    #[test]
+    fn a_position_that_the_log_has_not_reached_is_none_of_it_and_all_is_heard() {
+        let log = Log::new(TEXT);
+        for sequence in [5, u64::MAX] {
+            let mut reader = log.open(Some(LogPosition { sequence }));
+            let read = reader.read().unwrap();
+            assert!(read.lines.is_empty() && read.has_lost && read.has_more);
+            assert_eq!(xids(&mut reader), [13, 48], "{sequence}");
+            assert_eq!(reader.position(), Some(LogPosition { sequence: 4 }));
+            assert!(xids(&mut reader).is_empty());
+        }
+        // Of an empty log nobody can tell.
+        let mut empty = Log::new(b"").open(Some(LogPosition { sequence: 5 }));
+        assert_eq!(empty.read().unwrap(), LogRead::default());
     }
 
     #[test]

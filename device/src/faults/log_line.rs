@@ -1,9 +1,10 @@
 //! Lines of the kernel's log, `/dev/kmsg`, about XIDs.
 //!
 //! A record is `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS[,...];MESSAGE`, then lines that begin with a blank; bytes that cannot be printed
-//! are written as `\x0a`, so a message is one line. Programs may write to the log too: the kernel never gives their records its own
-//! facility, 0. So only records of that facility are believed, and only if the message begins as the driver's do: what a
-//! process is called stands further behind.
+//! are written as `\x0a`, so a message is one line. Programs may write to the log too: the kernel gives their records another facility than its
+//! own, 0. So only records of that facility are believed, and only if the message begins as the driver's do: what a process is called stands
+//! further behind. (The kernel keeps eight bits of a facility, so one that asks for 256 gets 0. To write at all takes root and the device, which
+//! a container has only if it is privileged: who has both may do worse to a GPU than have it closed.)
 
 use std::fmt;
 

@@ -301,6 +301,7 @@ impl FaultState {
         let faded: usize = all
             .map(|faults| {
                 faults.fade_occurrences(now_unix_seconds);
+                faults.seen_by(now_unix_seconds);
                 faults.retain(|fault| !is_old(fault))
             })
             .sum();

@@ -12,7 +12,9 @@ const PREFIX: &str = "usr/local/nvidia";
 const CONFIGURATION: &str = "etc/ld.so.conf";
 /// Most files and searches, most directories, and the longest file: see `loader_configuration.rs`.
 const MOST_STEPS: usize = 64;
+const NAMES_OF_A_STEP: usize = 128;
 const MOST_DIRECTORIES: usize = 32;
+const LONGEST_PATTERN_BYTES: usize = 256;
 const LONGEST_FILE_BYTES: usize = 65_536;
 
 /// A driver that nobody finds who is not told where it is; `/usr/lib` has links to it of which no name tells a version.
@@ -86,8 +88,8 @@ fn a_driver_is_found_where_the_loader_is_told_of_it() {
         let found = mounts(&spec);
         assert_eq!(found.len(), 5, "{what}: {found:?}");
         assert!(found.contains(&cuda()), "{what}: {found:?}");
-        let link = format!("libcuda.so.{VERSION}::/{PREFIX}/lib64/libcuda.so.1");
-        assert!(values(&spec, "--link").contains(&link), "{what}");
+        let soname = format!("libcuda.so.{VERSION}::/{PREFIX}/lib64/libcuda.so.1");
+        assert!(values(&spec, "--link").contains(&soname), "{what}");
     }
 }
 
@@ -269,6 +271,36 @@ fn as_many_files_are_read_as_the_limit_says() {
         let line = format!("/{PREFIX}/lib64");
         node.file(&format!("etc/deep/{files}"), line.as_bytes());
         assert_eq!(is_found(&node), found, "{files}");
+    }
+}
+
+#[test]
+fn a_directory_of_many_names_costs_as_many_searches() {
+    // The first file and the one that is found are two; the rest are searches.
+    let most = (MOST_STEPS - 2) * NAMES_OF_A_STEP;
+    for (names, found) in [(most, true), (most + 1, false)] {
+        let node = hidden();
+        node.file(CONFIGURATION, b"include many/*.conf");
+        for name in 1..names {
+            node.file(&format!("etc/many/{name:05}"), b"");
+        }
+        let line = format!("/{PREFIX}/lib64");
+        node.file("etc/many/last.conf", line.as_bytes());
+        assert_eq!(is_found(&node), found, "{names}");
+    }
+}
+
+#[test]
+fn a_pattern_is_taken_up_to_its_longest_and_not_at_all_beyond() {
+    for (length, found) in [
+        (LONGEST_PATTERN_BYTES, true),
+        (LONGEST_PATTERN_BYTES + 1, false),
+    ] {
+        let node = hidden();
+        let pattern = "*".repeat(length);
+        node.file(CONFIGURATION, format!("include many/{pattern}").as_bytes());
+        node.file("etc/many/one", format!("/{PREFIX}/lib64").as_bytes());
+        assert_eq!(is_found(&node), found, "{length}");
     }
 }
 

@@ -3,6 +3,9 @@
 //! A file that cannot be read is set aside. What it said is found again, as far as it is of this boot, because the kernel's log is then read from its
 //! oldest record on, and counts: somebody has watched before. Where there never was a file nobody has, and what the log says is to be
 //! confirmed first. One of a later version is left alone: what is seen is published and not kept.
+//!
+//! Where the disk fails nobody knows what was seen. A driver that began with nothing would take the taints off, and write nothing over what stands
+//! there once the disk works again: so it does not begin.
 
 use muster_device::faults::FaultState;
 
@@ -14,24 +17,25 @@ use crate::{
 /// File in the state directory.
 const FILE: &str = "faults.json";
 
-/// Reads what is remembered. Blocking.
-pub fn load(store: &Store, boot_id: &str) -> FaultState {
-    let load = || -> Result<(Option<FaultState>, bool), DiskFailure> {
-        let _lock = store
-            .lock()
-            .map_err(|error| DiskFailure::new(error.to_string()))?;
-        let is_first = store::was_never_beside(store, FILE)?;
-        Ok((store::load_beside(store, FILE)?, is_first))
+/// Reads what is remembered. An error says that the disk failed: what was seen may still be there. Blocking.
+pub fn load(store: &Store, boot_id: &str) -> Result<FaultState, DiskFailure> {
+    let _lock = store
+        .lock()
+        .map_err(|error| DiskFailure::new(error.to_string()))?;
+    let is_first = store::was_never_beside(store, FILE)?;
+    let remembered: Option<FaultState> = match store::load_beside(store, FILE) {
+        Err(failure) if store::is_later_beside(store, FILE) => {
+            tracing::error!(%failure, "faults of the GPUs are not remembered");
+            None
+        }
+        remembered => remembered?,
     };
-    let (state, is_first) = load()
-        .inspect_err(|failure| tracing::error!(%failure, "faults of the GPUs are not remembered"))
-        .unwrap_or_default();
-    let mut state = state.unwrap_or_default();
+    let mut state = remembered.unwrap_or_default();
     state.begin_boot(boot_id);
     if is_first {
         state.begin_first();
     }
-    state
+    Ok(state)
 }
 
 /// Writes it. Blocking; twice does no harm.
@@ -44,11 +48,57 @@ pub fn write(store: &Store, state: &FaultState) -> Result<(), DiskFailure> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::{fs, os::unix::fs::symlink};
 
-    use muster_device::cdi;
+    use muster_device::{
+        cdi,
+        faults::{Cause, Device, FaultClass, KnownAddresses, Observation, Scope},
+    };
 
     use super::*;
+
+    fn store(directory: &tempfile::TempDir) -> Store {
+        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+        Store::open(directory.path().join("state"), cdi).unwrap()
+    }
+
+    /// With a fault of `GPU-0`.
+    fn faulty() -> FaultState {
+        let mut state = FaultState::default();
+        let known = KnownAddresses([("GPU-0".to_owned(), None)].into());
+        let observation = Observation {
+            class: FaultClass::Reset,
+            scope: Scope::Gpu,
+            cause: Cause::Xid(48),
+        };
+        let _ = state.observe(&Device::Uuid("GPU-0".to_owned()), observation, &known, 0);
+        state
+    }
+
+    #[test]
+    fn while_the_disk_fails_what_was_seen_is_not_taken_for_nothing_and_is_there_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        write(&store, &faulty()).unwrap();
+        let lock = directory.path().join("state/lock");
+        fs::remove_file(&lock).unwrap();
+        fs::create_dir(&lock).unwrap();
+        assert!(load(&store, "one").is_err(), "nobody can lock a directory");
+        fs::remove_dir(&lock).unwrap();
+        assert!(load(&store, "one").unwrap().gpus().contains_key("GPU-0"));
+    }
+
+    #[test]
+    fn what_a_later_version_wrote_keeps_no_driver_from_beginning_and_stays_as_it_is() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        let path = directory.path().join("state").join(FILE);
+        let later = r#"{"schema": 999, "gpus": []}"#;
+        fs::write(&path, later).unwrap();
+        assert!(load(&store, "one").unwrap().gpus().is_empty());
+        assert!(write(&store, &faulty()).is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), later);
+    }
 
     #[test]
     fn only_where_there_never_was_a_file_is_the_log_of_a_time_when_nobody_watched() {
@@ -56,16 +106,39 @@ mod tests {
         let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
         let path = directory.path().join("state");
         let store = Store::open(&path, cdi).unwrap();
-        assert!(load(&store, "one").is_log_old());
+        assert!(load(&store, "one").unwrap().is_log_old());
         // It ended before it had written anything.
-        let mut state = load(&store, "one");
+        let mut state = load(&store, "one").unwrap();
         assert!(state.is_log_old());
         state.log_is_read();
         write(&store, &state).unwrap();
-        assert!(!load(&store, "one").is_log_old());
-        assert!(!load(&store, "two").is_log_old(), "a boot later");
+        assert!(!load(&store, "one").unwrap().is_log_old());
+        assert!(!load(&store, "two").unwrap().is_log_old(), "a boot later");
         fs::write(path.join(FILE), "{").unwrap();
-        assert!(!load(&store, "two").is_log_old(), "it is set aside");
-        assert!(!load(&store, "two").is_log_old(), "and stays there");
+        assert!(
+            !load(&store, "two").unwrap().is_log_old(),
+            "it is set aside"
+        );
+        assert!(
+            !load(&store, "two").unwrap().is_log_old(),
+            "and stays there"
+        );
+    }
+
+    /// What is set aside is there, wherever it leads: somebody has watched.
+    #[test]
+    fn a_link_in_place_of_the_file_is_no_sign_that_nobody_watched() {
+        for target in ["nowhere", FILE] {
+            let directory = tempfile::tempdir().unwrap();
+            let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
+            let path = directory.path().join("state");
+            let store = Store::open(&path, cdi).unwrap();
+            symlink(target, path.join(FILE)).unwrap();
+            for look in ["in its place", "set aside"] {
+                assert!(!load(&store, "one").is_log_old(), "{target} {look}");
+                let is_there = fs::symlink_metadata(path.join(FILE)).is_ok();
+                assert!(!is_there, "{target} {look}: it is set aside");
+            }
+        }
     }
 }

@@ -73,6 +73,8 @@ async fn follow(
     catalogues: value::Sender<Arc<Catalogue>>,
     mut seen: mpsc::Receiver<WatchEvent<FaultPolicy>>,
 ) {
+    // What counts, which is not on the disk where that failed.
+    let mut current = kept.clone();
     while let Some(event) = seen.recv().await {
         let spec = match event {
             WatchEvent::Applied(object) => object.spec,
@@ -83,11 +85,14 @@ async fn follow(
                 .map(|object| object.spec)
                 .unwrap_or_default(),
         };
+        if spec != current {
+            tracing::info!(rules = spec.rules.len(), "the FaultPolicy has changed");
+            catalogues.send_replace(Arc::new(catalogue(&base, &spec)));
+            current.clone_from(&spec);
+        }
         if spec == kept {
             continue;
         }
-        tracing::info!(rules = spec.rules.len(), "the FaultPolicy has changed");
-        catalogues.send_replace(Arc::new(catalogue(&base, &spec)));
         let (place, content) = (store.clone(), spec.clone());
         let written = tokio::task::spawn_blocking(move || keep(&place, &content)).await;
         match written {
@@ -289,5 +294,25 @@ mod tests {
         drop(events);
         follower.await.unwrap();
         assert_eq!(load(&store), FaultPolicySpec::default());
+    }
+
+    #[tokio::test]
+    async fn a_policy_that_could_not_be_kept_ends_when_what_is_on_the_disk_counts_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        // Nobody can lock a directory: nothing is written.
+        std::fs::create_dir(directory.path().join("state/lock")).unwrap();
+        let (sender, receiver) = value::channel(Arc::new(Catalogue::shipped()));
+        let (events, seen) = mpsc::channel(16);
+        let policy = FaultPolicy::new(NAME, spec(&json!([{"xid": 48, "class": "Info"}])));
+        let end = Box::new(policy.metadata.clone());
+        for event in [WatchEvent::Listed(vec![policy]), WatchEvent::Deleted(end)] {
+            events.send(event).await.unwrap();
+        }
+        drop(events);
+        let kept = FaultPolicySpec::default();
+        follow(Catalogue::shipped(), store, kept, sender, seen).await;
+        let shipped = Catalogue::shipped().meaning(48);
+        assert_eq!(receiver.borrow().meaning(48), shipped);
     }
 }

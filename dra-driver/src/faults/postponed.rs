@@ -3,7 +3,7 @@
 //! NVML is heard first, by a moment. An event of such an XID waits for the line of the log, which then counts in its place; if none comes in
 //! time, the event counts as what it says alone, which is never milder. Nothing waits while the log cannot be read.
 //!
-//! Bounded: one event waits for each GPU and code.
+//! Bounded: one event waits for each GPU and code. Of events of several slices it is one of the whole GPU, as if nobody knew where.
 
 use std::{
     collections::BTreeMap,
@@ -37,6 +37,8 @@ impl Postponed {
             for (until, _) in self.waiting.values_mut() {
                 *until = now;
             }
+            // What comes now may have had a line that is lost.
+            self.told.clear();
         }
     }
 
@@ -67,7 +69,10 @@ impl Postponed {
                         told.is_some_and(|told| now.saturating_duration_since(*told) < SAME);
                     if !is_told {
                         let waits = self.waiting.entry(key);
-                        waits.or_insert_with(|| (now + WAIT, event));
+                        let (_, waits) = waits.or_insert_with(|| (now + WAIT, event.clone()));
+                        if waits.gpu_instance != event.gpu_instance {
+                            (waits.gpu_instance, waits.compute_instance) = (None, None);
+                        }
                     }
                 }
             }
@@ -174,6 +179,39 @@ mod tests {
             ..event("", 149)
         };
         assert_eq!(node.due(3, vec![nameless]), 1);
+    }
+
+    #[test]
+    fn what_waits_of_two_slices_is_of_all_of_their_gpu() {
+        let mut node = Node::new();
+        let of = |instance| GpuEvent {
+            gpu_instance: Some(instance),
+            compute_instance: Some(0),
+            ..event("GPU-a", 149)
+        };
+        for (instances, expected) in [([1, 1], Some(1_u32)), ([1, 2], None)] {
+            let start = node.at(0);
+            let events = instances.map(of).to_vec();
+            let waits = node.postponed.due(events, &node.catalogue, start);
+            assert!(waits.is_empty());
+            let end = node.at(1_000);
+            let due = node.postponed.due(Vec::new(), &node.catalogue, end);
+            let found: Vec<_> = due.iter().map(|event| event.gpu_instance).collect();
+            assert_eq!(found, [expected], "{instances:?}");
+        }
+    }
+
+    #[test]
+    fn once_lines_are_lost_an_event_is_not_the_same_as_an_earlier_line() {
+        let mut node = Node::new();
+        let now = node.at(0);
+        node.postponed.told("GPU-a", 149, now);
+        for is_read in [false, true] {
+            let now = node.at(100);
+            node.postponed.log_is_read(is_read, now);
+        }
+        assert_eq!(node.due(300, vec![event("GPU-a", 149)]), 0);
+        assert_eq!(node.due(1_300, Vec::new()), 1);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     inventory::{KnownGpu, KnownGpus},
     kubernetes::Kubernetes,
-    prepare::{Disk, Milliseconds, Record, Slices, Unit},
+    prepare::{Claim, Disk, Milliseconds, Record, Slices, Unit},
     store::Store,
 };
 
@@ -196,19 +196,32 @@ impl Layouts {
         let claims = self.kubernetes.allocated_here().await;
         let claims = claims.map_err(|error| format!("ResourceClaims: {error}"))?;
         let node = self.kubernetes.node();
-        let allocated = claims.iter().filter_map(|claim| {
-            let its = claim.devices.iter().flatten();
-            let here = its.filter(|it| it.pool == node);
-            let parts: Vec<Option<Part>> = here
-                .filter_map(|it| devices.get(&it.device).copied())
-                .collect();
-            (!parts.is_empty()).then(|| Allocated {
-                claim: format!("claim {}", claim.reference),
-                slices: parts.into_iter().collect(),
-            })
-        });
-        Ok(allocated.collect())
+        let claims = claims.iter();
+        Ok(claims
+            .flat_map(|claim| allocated_to(claim, node, devices))
+            .collect())
     }
+}
+
+/// What a claim was allocated of these devices of a node: for itself, and for administrative access.
+fn allocated_to(
+    claim: &Claim,
+    node: &str,
+    devices: &BTreeMap<String, Option<Part>>,
+) -> Vec<Allocated> {
+    let allocated = [false, true].into_iter().filter_map(|is_for_admin| {
+        let its = claim.devices.iter().flatten();
+        let here = its.filter(|it| it.pool == node && it.admin_access == is_for_admin);
+        let parts: Vec<Option<Part>> = here
+            .filter_map(|it| devices.get(&it.device).copied())
+            .collect();
+        (!parts.is_empty()).then(|| Allocated {
+            claim: format!("claim {}", claim.reference),
+            slices: parts.into_iter().collect(),
+            is_for_admin,
+        })
+    });
+    allocated.collect()
 }
 
 /// What is seen of a GPU on this node.
@@ -408,11 +421,13 @@ fn log(told: &mut BTreeMap<String, String>, gpu: String, goal: &Goal, state: Str
 mod tests {
     use std::{fs, thread};
 
-    use muster_device::{BackendConfig, Gpu, LibrarySource, cdi};
+    use muster_device::{BackendConfig, Gpu, LibrarySource, Placement, cdi};
     use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
 
     use super::*;
-    use crate::prepare::{Acknowledged, ClaimRef, RecordState, RecordedDevice, Write};
+    use crate::prepare::{
+        Acknowledged, AllocatedDevice, ClaimRef, RecordState, RecordedDevice, Write,
+    };
 
     /// A node with one board, of which the first GPU is looked at.
     struct Stage {
@@ -548,6 +563,49 @@ mod tests {
         );
         assert!(refused.unwrap_err().contains("claim"));
         assert!(stage.wanted(Goal::Whole).mig.current);
+    }
+
+    /// As what is recorded for it takes the GPU from nobody.
+    #[test]
+    fn what_is_allocated_for_administrative_access_is_told_apart() {
+        let slice: Part = (19, Placement { start: 2, size: 1 });
+        let devices = BTreeMap::from([("gpu-0".to_owned(), None), ("s".to_owned(), Some(slice))]);
+        let device = |pool: &str, device: &str, admin_access: bool| AllocatedDevice {
+            request: "gpu".to_owned(),
+            pool: pool.to_owned(),
+            device: device.to_owned(),
+            admin_access,
+            tolerations: Vec::new(),
+        };
+        let told = |allocated: Vec<AllocatedDevice>| {
+            let claim = Claim {
+                reference: ClaimRef {
+                    uid: "c".to_owned(),
+                    namespace: "ml".to_owned(),
+                    name: "train".to_owned(),
+                },
+                by_name: None,
+                invalid_config: None,
+                pods: Vec::new(),
+                devices: Some(allocated),
+            };
+            let found = allocated_to(&claim, "node-0", &devices).into_iter();
+            let found = found.map(|it| (it.slices, it.is_for_admin));
+            found.collect::<Vec<_>>()
+        };
+        let watched = device("node-0", "gpu-0", true);
+        let own = device("node-0", "s", false);
+        let whole: Option<Vec<Part>> = None;
+        assert_eq!(told(vec![watched.clone()]), [(whole.clone(), true)]);
+        assert_eq!(
+            told(vec![watched, own]),
+            [(Some(vec![slice]), false), (whole, true)]
+        );
+        let elsewhere = vec![
+            device("node-1", "s", false),
+            device("node-0", "gpu-1", false),
+        ];
+        assert!(told(elsewhere).is_empty());
     }
 
     fn record_of_whole(gpu: &str) -> Record {

@@ -4,7 +4,8 @@
 //! nothing: the next look goes on from what is there. What fits the layout already stays.
 //!
 //! **While idle.** A step is taken only after its GPU carries a taint in what is published, for as long as kube-scheduler may still write an
-//! allocation by what it knew before, and while no record, no claim and no process has any part of it. A GPU that is used is not
+//! allocation by what it knew before, and while no record, no claim and no process has any part of it (what is had for administrative access is taken
+//! from nobody, and does not count). A GPU that is used is not
 //! tainted: the layout waits until it is idle, and takes no capacity meanwhile.
 //!
 //! **Claims that wait for it.** After a reboot the slices of a layout are gone, and pods that restart in place have claims for them, which nobody
@@ -87,6 +88,8 @@ pub struct Allocated {
     pub claim: String,
     /// Its slices of the GPU; `None`: it has the whole GPU.
     pub slices: Option<Vec<Part>>,
+    /// Whether it has them for administrative access: it takes them from nobody then, and they may go while it looks at them.
+    pub is_for_admin: bool,
 }
 
 /// A GPU with slices stays as it is: whoever made them wants them.
@@ -215,9 +218,8 @@ fn target<'a>(
             fixed
         })
     };
-    let kept = (!awaited.is_empty()).then(|| fixed(&wanted, live, awaited));
-    kept.and_then(with)
-        .or_else(|| with((Vec::new(), wanted.clone())))
+    with(fixed(&wanted, live, awaited))
+        .or_else(|| with((Vec::new(), wanted)))
         .ok_or_else(|| "no way to lay the slices of the layout side by side".to_owned())
 }
 
@@ -334,17 +336,21 @@ impl Sight<'_> {
         };
         let is_kept = |it: &&Allocated| {
             let slices = it.slices.as_ref();
-            slices.is_some_and(|slices| slices.iter().all(has))
+            it.is_for_admin || slices.is_some_and(|slices| slices.iter().all(has))
         };
         let claim = allocated.iter().find(|it| !is_kept(it))?;
         Some(&claim.claim)
     }
 }
 
-/// The slices that claims have been given, whether they are there or not.
+/// The slices that claims have been given, whether they are there or not; those for administrative access last.
 pub fn awaited(allocated: &[Allocated]) -> Vec<Part> {
-    let slices = allocated.iter().filter_map(|it| it.slices.as_ref());
-    slices.flatten().copied().collect()
+    let of = |is_for_admin: bool| {
+        let claims = allocated.iter();
+        let claims = claims.filter(move |it| it.is_for_admin == is_for_admin);
+        claims.filter_map(|it| it.slices.as_ref())
+    };
+    of(false).chain(of(true)).flatten().copied().collect()
 }
 
 /// What is to be done with a GPU.
@@ -718,6 +724,7 @@ mod tests {
         let claim = (!claim.is_empty()).then(|| Allocated {
             claim: claim.to_owned(),
             slices: None,
+            is_for_admin: false,
         });
         claim.into_iter().collect()
     }
@@ -827,6 +834,11 @@ mod tests {
         let of = |slices: Option<&[Part]>| Allocated {
             claim: "ml/train".to_owned(),
             slices: slices.map(<[Part]>::to_vec),
+            is_for_admin: false,
+        };
+        let watching = |slices: Option<&[Part]>| Allocated {
+            is_for_admin: true,
+            ..of(slices)
         };
         for (what, allocated, is_applied) in [
             ("nobody", vec![], true),
@@ -840,6 +852,19 @@ mod tests {
                 true,
             ),
             ("the whole GPU", vec![of(None)], false),
+            (
+                "the whole GPU, for administrative access",
+                vec![watching(None)],
+                true,
+            ),
+            (
+                "a slice for administrative access, and another one",
+                vec![
+                    watching(Some(&[(19, at(2, 1))])),
+                    of(Some(&[(19, at(3, 1))])),
+                ],
+                true,
+            ),
             (
                 "a slice that it has not",
                 vec![of(Some(&[(14, at(0, 2))]))],
@@ -923,6 +948,49 @@ mod tests {
             assert_eq!(next == Next::Waits("job".to_owned()), !is_taken, "{next:?}");
             assert!(applier.fenced().is_empty(), "what is used is not tainted");
         }
+    }
+
+    /// Before claims are asked for it is not known that the large slice is awaited where nobody would lay it first. What lies in its usual place is
+    /// in use, and is of the layout: it is no reason to wait.
+    #[test]
+    fn a_slice_of_the_layout_that_is_in_use_stays_and_the_rest_is_laid_around_it() {
+        let at = |start, size| Placement { start, size };
+        let mig = h100(true);
+        let usual = placements_in_order(&mig, mig.profile("3g.40gb").unwrap());
+        assert_eq!(usual, [at(4, 4), at(0, 4)]);
+        let mut card = Card::new(mig);
+        card.live = vec![card.instance(19, at(4, 1), true)];
+        let goal = Goal::Cut(cut(&[("1g.10gb", 2), ("3g.40gb", 1)]));
+        let allocated = vec![Allocated {
+            claim: "ml/train".to_owned(),
+            slices: Some(vec![(9, at(0, 4)), (19, at(5, 1))]),
+            is_for_admin: false,
+        }];
+        let mut applier = Applier::default();
+        let mut next = |card: &Card, allocated: Option<Vec<Allocated>>| {
+            let sight = Sight {
+                mig: &card.mig,
+                live: &card.live,
+                published: &card.live,
+                usage: Usage::UsedInSlices("job".to_owned()),
+                allocated,
+                is_fenced: false,
+                goal: &goal,
+                may_toggle: false,
+            };
+            applier.next(Milliseconds(0), "GPU-0", &sight)
+        };
+        for _ in 0..2 {
+            assert_eq!(next(&card, None), Next::Ask);
+            let Next::Step(step @ Step::Create { .. }) = next(&card, Some(allocated.clone()))
+            else {
+                panic!("what is awaited is made");
+            };
+            card.take(&step, false);
+        }
+        assert_eq!(next(&card, None), Next::Done);
+        let lies: BTreeSet<Placement> = card.live.iter().map(|it| it.placement).collect();
+        assert_eq!(lies, BTreeSet::from([at(0, 4), at(4, 1), at(5, 1)]));
     }
 
     /// All claims of the cluster are listed each time.

@@ -47,8 +47,10 @@ async fn a_layout_is_laid_once_its_gpu_is_idle_and_claims_are_given_its_slices_w
         ..State::default()
     }
     .uuid(&board, CUT);
+    let proc = node.has_capabilities();
     node.change(|state| {
         "h100-nvswitch-8".clone_into(&mut state.board);
+        state.proc_directory = Some(proc.clone());
         state.processes = vec![Process {
             gpu: gpu.clone(),
             pid: 4242,
@@ -70,7 +72,10 @@ async fn a_layout_is_laid_once_its_gpu_is_idle_and_claims_are_given_its_slices_w
     assert!(lying(&node, &gpu).is_empty());
 
     // The process ends.
-    node.change(|state| "h100-nvswitch-8".clone_into(&mut state.board));
+    node.change(|state| {
+        "h100-nvswitch-8".clone_into(&mut state.board);
+        state.proc_directory = Some(proc);
+    });
     node.eventually("the GPU is offered to nobody", || {
         node.api.tainted(TAINT) == [format!("gpu-{CUT}")]
     })

@@ -190,7 +190,9 @@ impl Totals {
                     gpus: of_one.gpus.times(*count)?.times(*times)?,
                     vram: of_one.vram.times(*count)?.times(*times)?,
                 };
-                kinds.insert(of_all, of_one);
+                // By another choice as much may be charged for fewer and larger ones: they count all the same.
+                let most = kinds.entry(of_all).or_insert(of_one);
+                *most = most.at_least(of_one);
             }
         }
         for (of_all, of_one) in kinds {

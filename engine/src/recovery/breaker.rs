@@ -97,10 +97,22 @@ impl BreakerWindow {
         }
     }
 
+    /// Whether an entry was recorded when the record was read last.
+    pub fn has(&self, entry: &(NodeName, Timestamp)) -> bool {
+        self.seen.contains_key(entry)
+    }
+
     /// Whether an entry of the record still counts.
     pub fn counts(&self, entry: &(NodeName, Timestamp), window_seconds: u64, now: u64) -> bool {
         let since = self.seen.get(entry).copied();
         since.is_some_and(|since| now < since.saturating_add(window_seconds))
+    }
+
+    /// The second from which on the first of the entries that count does not any more; `None`: none counts.
+    pub fn first_end(&self, window_seconds: u64, now: u64) -> Option<u64> {
+        let ends = self.seen.values();
+        let ends = ends.map(|since| since.saturating_add(window_seconds));
+        ends.filter(|end| *end > now).min()
     }
 
     /// The nodes that were drained within so many seconds.
@@ -157,8 +169,11 @@ mod tests {
         let entry = |at| (NodeName::from("n0"), Timestamp(at));
         window.read([entry(5)], 1_000);
         window.read([entry(5)], 1_400);
+        assert!(window.has(&entry(5)) && !window.has(&entry(6)));
         assert_eq!(window.drained(600, 1_599).len(), 1, "until its last second");
+        assert_eq!(window.first_end(600, 1_599), Some(1_600));
         assert_eq!(window.drained(600, 1_600).len(), 0);
+        assert_eq!(window.first_end(600, 1_600), None);
         // Drained again, it counts anew; in the future or in the past is all the same.
         window.read([entry(i64::MAX)], 1_600);
         assert_eq!(window.drained(600, 2_199).len(), 1);

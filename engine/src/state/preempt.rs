@@ -906,10 +906,15 @@ pub(super) fn forbid_borrowing(
     if candidate.waiting.gang.may_borrow {
         return Vec::new();
     }
-    let asked = candidate
+    let least = candidate
         .totals
         .least(assignment, candidate.assignments, cluster);
-    let pairs = asked.into_iter().flat_map(QuotaRequest::into_keys);
+    let Ok(least) = least else {
+        return Vec::new();
+    };
+    // Larger devices may be charged memory where the least, which do not tell theirs, are charged none.
+    let devices = assignment.gpus.into_iter().chain(assignment.vram);
+    let pairs: BTreeSet<PairId> = least.into_keys().chain(devices).collect();
     tree.forbid_borrowing(node, pairs)
 }
 

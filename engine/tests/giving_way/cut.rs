@@ -2,7 +2,8 @@
 
 use crate::{common::*, cut_gpus::*};
 use muster_engine::{
-    Decisions, Hold, Node, Running, State, Team, Timestamp, Update,
+    Amount, Claim, Decisions, DeviceChoice, DeviceRequest, Gang, Hold, Node, QuotaLimit, Resource,
+    Running, State, Team, Timestamp, Update,
     quota::{PreemptionPolicy, WithinTeam},
 };
 
@@ -63,6 +64,91 @@ fn who_asks_for_memory_has_a_larger_device_freed_where_no_smaller_one_can_be() {
                 // It starts on what was freed, at what kube-scheduler gives it there.
                 assert_eq!(admitted(&decide(&mut state)), ["g"]);
             }
+        }
+    }
+}
+
+/// A GPU, or two slices that are charged as much together: whichever is preferred, who holds the only one to be had gives way.
+#[test]
+fn of_choices_that_are_charged_alike_each_is_a_place_in_whatever_order_they_stand() {
+    let choices = [(ANY_GPU, 1), (THREE_SLICES, 2)];
+    for order in [[0, 1], [1, 0]] {
+        let nodes = vec![cut_node("cut", "s/l", 1), node("whole", "s/l", 1)];
+        let mut state = state(nodes, vec![preempting(2)]);
+        let whole = hold("whole", "a", "whole", &[0]);
+        runs(
+            &mut state,
+            20,
+            &hold_part("cut", "a", "cut", (0, ANY_GPU, 0)),
+        );
+        runs(&mut state, 0, &whole);
+        let choices = order.iter().map(|at| {
+            let (selector, count) = choices[*at];
+            DeviceChoice {
+                name: Some(format!("c{at}")),
+                selector,
+                count,
+            }
+        });
+        let either = Claim {
+            requests: vec![DeviceRequest {
+                name: "gpus".into(),
+                choices: choices.collect(),
+            }],
+            ..claim("either", 1)
+        };
+        let waiting = gang_of("g", "a", vec![pod("g-0", vec![either])]);
+        submit(&mut state, [with_priority(10, waiting)]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty(), "{order:?}");
+        assert_eq!(victims(&decisions), ["gang-of-whole"], "{order:?}");
+        state.apply(Update::NotRunning(whole.gang.clone()));
+        state.apply(Update::HoldGone(whole.pod.clone()));
+        assert_eq!(admitted(&decide(&mut state)), ["g"], "{order:?}");
+    }
+}
+
+/// Of a GPU that does not tell its memory none is charged; of the other one more is than the Team's own. Whoever may not borrow that would not start on
+/// it, so nobody gives it up for him.
+#[test]
+fn nobody_gives_up_a_larger_device_for_who_may_not_borrow_what_it_is_charged() {
+    for (may_borrow, expected) in [(true, vec!["gang-of-tells"]), (false, vec![])] {
+        let mut silent = node("silent", "s/l", 1);
+        silent.devices[0].vram = Amount::ZERO;
+        let of_memory = |gib: i64| QuotaLimit {
+            nominal: Amount(gib * GIB),
+            ..QuotaLimit::default()
+        };
+        let borrower = Team {
+            cohort: Some("all".into()),
+            quota: vec![(
+                H100.into(),
+                [(Resource::Gpus, limit(2)), (Resource::Vram, of_memory(40))].into(),
+            )],
+            ..preempting(2)
+        };
+        let lender = Team {
+            quota: vec![(H100.into(), [(Resource::Vram, of_memory(800))].into())],
+            ..team("b", Some("all"), limit(0))
+        };
+        let nodes = vec![silent, node("tells", "s/l", 1)];
+        let mut state = state(nodes, vec![borrower, lender]);
+        let mut tells = hold("tells", "a", "tells", &[0]);
+        tells.claims[0].vram = Amount(80 * GIB);
+        runs(&mut state, 20, &hold("silent", "a", "silent", &[0]));
+        runs(&mut state, 0, &tells);
+        let waiting = Gang {
+            may_borrow,
+            ..gang("g", "a", 1, 1)
+        };
+        submit(&mut state, [with_priority(10, waiting)]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty(), "{may_borrow}");
+        assert_eq!(victims(&decisions), expected, "{may_borrow}");
+        if may_borrow {
+            state.apply(Update::NotRunning(tells.gang.clone()));
+            state.apply(Update::HoldGone(tells.pod.clone()));
+            assert_eq!(admitted(&decide(&mut state)), ["g"]);
         }
     }
 }

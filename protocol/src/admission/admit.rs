@@ -26,7 +26,7 @@ use crate::{
     admission::plan::Plan,
     admission::preempt,
     admission::record::{self, bytes},
-    faults::breaker,
+    faults::breaker::{self, StalledRoom},
     feed::waiting,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
@@ -70,6 +70,8 @@ pub(crate) struct Commit {
     pub(crate) proposals: Vec<ApiRequest>,
     /// Whether an admission waits for room, and all behind it with it.
     pub(crate) is_full: bool,
+    /// Gangs whose eviction has to wait, and that are to be looked at again.
+    pub(crate) held_back: Vec<GangKey>,
 }
 
 /// An admission that is to be committed.
@@ -103,7 +105,9 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
     let Evicts {
         intents: mut evicts,
         breaker,
+        held_back,
     } = evicts(context);
+    commit.held_back = held_back;
     if wanted.is_empty()
         && again.is_empty()
         && evicts.is_empty()
@@ -142,7 +146,7 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
             before.sequence
         },
         intents: standing.into_iter().chain(evicts.into_values()).collect(),
-        breaker: breaker.clone().unwrap_or_else(|| before.breaker.clone()),
+        breaker: breaker.clone().unwrap_or_else(|| breaker::pruned(context)),
     };
     let limit = context.config.ledger_bytes;
     is_changed |= settles || breaker.is_some();
@@ -342,10 +346,13 @@ struct Evicts {
     intents: BTreeMap<GangKey, Intent>,
     /// What the Ledger is to say of the circuit breaker, if something else than before.
     breaker: Option<Breaker>,
+    /// Gangs that make no progress, on more nodes than may be concerned at a time.
+    held_back: Vec<GangKey>,
 }
 
 /// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
-/// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Where the nodes that would be drained without proof are too
+/// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Those of gangs that make no progress enter on as many
+/// nodes as may be concerned at a time, Team by Team. Where the nodes that would be drained without proof are too
 /// many, counted together, none of their evictions enters, and the circuit breaker opens.
 fn evicts(context: PollContext<'_>) -> Evicts {
     let room = context.config.evict_bytes;
@@ -366,8 +373,11 @@ fn evicts(context: PollContext<'_>) -> Evicts {
     let opens = judged
         .err()
         .filter(|_| !wanted.is_empty() && !ignores_limit);
-    let is_held_back = opens.is_some() || context.breaker.is_open();
+    let is_halted = context.breaker.halt_text().is_some();
+    let is_held_back = opens.is_some() || is_halted;
     let mut drained = BTreeSet::new();
+    let mut stalled = BTreeSet::new();
+    let mut stalled_room = StalledRoom::of(context);
     let standing = context
         .plans
         .all_committed()
@@ -386,7 +396,12 @@ fn evicts(context: PollContext<'_>) -> Evicts {
             continue;
         }
         let drains = drains(cause, plan);
-        if is_held_back && drains.is_some() {
+        let stalls_on = breaker::stalls_on(plan, cause.reason);
+        if is_held_back && (drains.is_some() || stalls_on.is_some()) {
+            continue;
+        }
+        if stalls_on.is_some_and(|node| !stalled_room.has(node)) {
+            evicts.held_back.push(key.clone());
             continue;
         }
         // The sequence is not known yet; this one takes the most room.
@@ -402,11 +417,15 @@ fn evicts(context: PollContext<'_>) -> Evicts {
             bytes += own;
         }
         drained.extend(drains.into_iter().flatten());
+        if let Some(node) = stalls_on {
+            stalled_room.take(node);
+            stalled.insert(node.to_owned());
+        }
         evicts.intents.insert(key.clone(), intent);
     }
-    let opens = opens.filter(|_| !context.breaker.is_open());
-    if opens.is_some() || !drained.is_empty() {
-        evicts.breaker = Some(breaker::after(context, &drained, opens));
+    let opens = opens.filter(|_| !is_halted);
+    if opens.is_some() || !drained.is_empty() || !stalled.is_empty() {
+        evicts.breaker = Some(breaker::after(context, &drained, &stalled, opens));
     }
     evicts
 }

@@ -138,7 +138,7 @@ fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang,
     let may_be = is_complete
         && !is_out_of_question(context, gang, plan, view)
         && has_living(context, plan)
-        && !context.breaker.is_open();
+        && faults::held_back(context).is_none();
     may_be.then_some((gang, plan))
 }
 
@@ -215,13 +215,13 @@ fn delay_seconds(
     }
 }
 
-/// Whether a rank failed whose node has a faulty device: the others wait for it for ever, and each that fails as well costs its Job. The claims of
-/// a failed pod are gone soon, and with them what it held; so no more is known. It shortens the grace and nothing else.
+/// Whether a rank failed that may have died of a fault: the others wait for it for ever, and each that fails as well costs its Job. It shortens
+/// the grace and nothing else.
 fn died_of_a_fault(context: PollContext<'_>, plan: &Plan) -> bool {
     let mut states = plan.states(context);
     faults::held_back(context).is_none()
         && states.any(|(rank, state)| {
-            state == RankState::Failed && context.index.faulty_devices(&rank.node.name).is_some()
+            state == RankState::Failed && faults::held::may_have_ended(context, rank)
         })
 }
 

@@ -6,6 +6,10 @@
 //! **Who else writes**: a person, by `muster-controller reset-breaker`, conditional on the same version. Whoever comes second sees what the
 //! other wrote.
 //!
+//! **Gangs that make no progress** are counted apart, and open nothing: what they tell, and how long that may stay, their users say. One that could
+//! open the breaker by that would end the recovery of all others. As many nodes as for faults may be concerned within the window; who is beyond
+//! that waits until it has passed.
+//!
 //! **Time** is the leader's monotonic clock: an entry counts from when this leader saw it first, whatever time it names
 //! ([`muster_engine::recovery::BreakerWindow`]).
 
@@ -24,34 +28,58 @@ use crate::{Now, admission::plan::Plan, faults::held, nodes::loss, poll_context:
 /// Entries that are older by the wall clock are left over from another time, in seconds.
 const LEFT_OVER_SECONDS: i64 = 86_400;
 
+/// What is other than when the Ledger was read last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BreakerNews {
+    /// It was opened or closed.
+    pub(crate) is_opened_or_closed: bool,
+    /// On how many nodes gangs made no progress.
+    pub(crate) is_stalled_changed: bool,
+}
+
 /// The breaker as the Ledger says it.
 #[derive(Debug, Default)]
 pub(crate) struct BreakerView {
     version: Option<String>,
     record: Breaker,
     window: BreakerWindow,
+    /// The same of gangs that make no progress.
+    stalled: BreakerWindow,
+    /// Whether the API server drops what is recorded.
+    is_dropped: bool,
 }
 
 impl BreakerView {
-    /// Reads the Ledger, if it is another one than last time. Whether the breaker was opened or closed by that.
-    pub(crate) fn read(&mut self, ledger: Option<&Ledger>, now: Now) -> bool {
+    /// Reads the Ledger, if it is another one than last time. What is news of it.
+    pub(crate) fn read(&mut self, ledger: Option<&Ledger>, now: Now) -> BreakerNews {
         let version = ledger.and_then(|ledger| ledger.metadata.resource_version.as_deref());
         if self.version.as_deref() == version {
-            return false;
+            return BreakerNews::default();
         }
         self.version = version.map(str::to_owned);
         let record = ledger.map(|ledger| ledger.spec.breaker.clone());
         let record = record.unwrap_or_default();
         if record == self.record {
-            return false;
+            return BreakerNews::default();
         }
         let was_open = self.is_open();
         let oldest = now.wall.as_second().saturating_sub(LEFT_OVER_SECONDS);
-        let entries = record.drained.iter().map(entry);
-        let entries = entries.filter(|(_, at)| at.0 >= oldest);
-        self.window.read(entries, now.monotonic_seconds);
+        for (window, entries) in [
+            (&mut self.window, &record.drained),
+            (&mut self.stalled, &record.stalled),
+        ] {
+            // What this leader counts already is not left over, whatever became of its clock since.
+            let entries = entries.iter().map(entry);
+            let entries = entries.filter(|entry| entry.1.0 >= oldest || window.has(entry));
+            let entries: Vec<_> = entries.collect();
+            window.read(entries, now.monotonic_seconds);
+        }
+        let is_stalled_changed = record.stalled != self.record.stalled;
         self.record = record;
-        was_open != self.is_open()
+        BreakerNews {
+            is_opened_or_closed: was_open != self.is_open(),
+            is_stalled_changed,
+        }
     }
 
     /// Whether it is open.
@@ -59,8 +87,19 @@ impl BreakerView {
         self.record.opened_at.is_some()
     }
 
-    /// That it is open, for people.
-    pub(crate) fn open_text(&self) -> Option<String> {
+    /// Notes that the API server drops what is recorded; whether that is news. So it stays while this leader leads.
+    pub(crate) fn note_dropped(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_dropped, true)
+    }
+
+    /// Why nothing is evicted without proof, whatever the mode, for people: it is open, or nobody could say how many nodes were drained.
+    pub(crate) fn halt_text(&self) -> Option<String> {
+        if self.is_dropped {
+            return Some(
+                "nothing is evicted, as the definition of the Ledger is older than this program and does not store for which nodes gangs were evicted: bring the CustomResourceDefinitions up to date, and start the controller anew"
+                    .to_owned(),
+            );
+        }
         let since = self.record.opened_at.as_ref()?;
         let why = self.record.message.as_deref().unwrap_or("too many nodes");
         Some(format!(
@@ -73,6 +112,56 @@ impl BreakerView {
     pub(crate) fn drained(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
         self.window.drained(window_seconds, now)
     }
+}
+
+/// How many nodes gangs may still be evicted on since they make no progress.
+#[derive(Debug)]
+pub(crate) struct StalledRoom {
+    counted: BTreeSet<NodeName>,
+    most: usize,
+}
+
+impl StalledRoom {
+    /// Beside those that were within the window.
+    pub(crate) fn of(context: PollContext<'_>) -> Self {
+        let recovery = &context.config.recovery;
+        let now = context.now.monotonic_seconds;
+        let stalled = &context.breaker.stalled;
+        Self {
+            counted: stalled.drained(recovery.breaker_window_seconds, now),
+            most: recovery
+                .breaker
+                .most_nodes(context.health.nodes_with_devices()),
+        }
+    }
+
+    /// Whether there is room for that node.
+    pub(crate) fn has(&self, node: &str) -> bool {
+        self.counted.len() < self.most || self.counted.contains(&NodeName::from(node))
+    }
+
+    /// One that is evicted on it takes its place.
+    pub(crate) fn take(&mut self, node: &str) {
+        self.counted.insert(node.into());
+    }
+}
+
+/// That there is no room for another node on which a gang makes no progress, for people; it is looked at again when there may be.
+pub(crate) fn no_room_for_stalled(context: PollContext<'_>, node: &str) -> Option<String> {
+    let room = StalledRoom::of(context);
+    if room.has(node) {
+        return None;
+    }
+    let window = context.config.recovery.breaker_window_seconds;
+    let now = context.now.monotonic_seconds;
+    if let Some(end) = context.breaker.stalled.first_end(window, now) {
+        context.has_come(end);
+    }
+    Some(format!(
+        "it waits, as gangs on {} nodes were evicted for that within {window} s, and at most {} may be",
+        room.counted.len(),
+        room.most
+    ))
 }
 
 fn entry(drained: &DrainedNode) -> (NodeName, engine::Timestamp) {
@@ -89,13 +178,15 @@ pub(crate) fn drains(
     match reason {
         Reason::DeviceFault => Some(held::faulty_nodes(context, plan)),
         Reason::NodeLost => loss::drains_without_proof(context, plan),
-        // Nobody knows which of its nodes it is, if it is any. Many gangs at once that do not go on are what counts.
-        Reason::NoProgress => plan
-            .ranks
-            .first()
-            .map(|rank| BTreeSet::from([rank.node.name.clone()])),
         _ => None,
     }
+}
+
+/// The node that counts if the attempt is evicted since it makes no progress: that of its first rank, which tells so. Nobody knows which it
+/// is, if it is any.
+pub(crate) fn stalls_on(plan: &Plan, reason: Reason) -> Option<&str> {
+    let first = plan.ranks.first()?;
+    (reason == Reason::NoProgress).then_some(first.node.name.as_str())
 }
 
 /// Whether these nodes may be drained beside those that were.
@@ -113,10 +204,17 @@ pub(crate) fn judge(
     recovery.breaker.judge(nodes, &drained, &wanted)
 }
 
-/// The record as it is after these were drained, and it was opened perhaps. What does not count any more is left out.
+/// The record without what does not count any more: with whatever is written besides, so that no later leader counts anew what is long over.
+pub(crate) fn pruned(context: PollContext<'_>) -> Breaker {
+    let none = BTreeSet::new();
+    after(context, &none, &none, None)
+}
+
+/// The record as it is after gangs were evicted for these nodes, and it was opened perhaps. What does not count any more is left out.
 pub(crate) fn after(
     context: PollContext<'_>,
     drained: &BTreeSet<String>,
+    stalled: &BTreeSet<String>,
     opens: Option<TooManyNodes>,
 ) -> Breaker {
     let view = context.breaker;
@@ -127,21 +225,74 @@ pub(crate) fn after(
     // The API server keeps whole seconds.
     let wall = Timestamp::from_second(context.now.wall.as_second());
     let wall = Time(wall.unwrap_or(context.now.wall));
-    let known = view.record.drained.iter();
-    let known = known.filter(|known| {
-        view.window.counts(&entry(known), window, now) && !drained.contains(&known.node)
-    });
-    let new = drained.iter().map(|node| DrainedNode {
-        node: node.clone(),
-        at: wall.clone(),
-    });
-    let mut entries: Vec<DrainedNode> = known.cloned().chain(new).collect();
-    entries.sort_by(|one, other| one.node.cmp(&other.node));
-    let opened_at = view.record.opened_at.clone();
-    let message = view.record.message.clone();
+    let added = |counted: &BreakerWindow, known: &[DrainedNode], nodes: &BTreeSet<String>| {
+        let known = known.iter().filter(|known| {
+            counted.counts(&entry(known), window, now) && !nodes.contains(&known.node)
+        });
+        let new = nodes.iter().map(|node| DrainedNode {
+            node: node.clone(),
+            at: wall.clone(),
+        });
+        let mut entries: Vec<DrainedNode> = known.cloned().chain(new).collect();
+        entries.sort_by(|one, other| one.node.cmp(&other.node));
+        entries
+    };
+    let record = &view.record;
+    let opened_at = record.opened_at.clone();
+    let message = record.message.clone();
     Breaker {
-        drained: entries,
+        drained: added(&view.window, &record.drained, drained),
+        stalled: added(&view.stalled, &record.stalled, stalled),
         message: message.or_else(|| opens.map(|too_many| format!("{too_many} within {window} s"))),
         opened_at: opened_at.or_else(|| opens.map(|_| wall)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use muster_api::LedgerSpec;
+
+    const WALL: i64 = 1_800_000_000;
+
+    fn time(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn ledger(version: &str, drained: &[(&str, i64)]) -> Ledger {
+        let drained = drained.iter().map(|(node, at)| DrainedNode {
+            node: (*node).to_owned(),
+            at: Time(time(*at)),
+        });
+        let breaker = Breaker {
+            drained: drained.collect(),
+            ..Breaker::default()
+        };
+        let spec = LedgerSpec {
+            breaker,
+            ..LedgerSpec::default()
+        };
+        let mut ledger = Ledger::new("cluster", spec);
+        ledger.metadata.resource_version = Some(version.to_owned());
+        ledger
+    }
+
+    #[test]
+    fn s9_a_clock_that_is_set_by_days_makes_nothing_left_over_that_this_leader_counts() {
+        let later = WALL + 2 * LEFT_OVER_SECONDS;
+        let now = |monotonic_seconds, wall| Now {
+            monotonic_seconds,
+            wall: time(wall),
+        };
+        let mut view = BreakerView::default();
+        view.read(Some(&ledger("1", &[("n0", WALL)])), now(1_000, WALL));
+        let both = ledger("2", &[("n0", WALL), ("n1", later)]);
+        view.read(Some(&both), now(1_001, later));
+        assert_eq!(view.drained(600, 1_001).len(), 2);
+        assert_eq!(view.drained(600, 1_600).len(), 1);
+        // Of what was recorded days before a leader began it knows nothing.
+        let mut view = BreakerView::default();
+        view.read(Some(&both), now(1_001, later));
+        assert_eq!(view.drained(600, 1_001).len(), 1);
     }
 }

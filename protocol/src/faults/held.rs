@@ -12,7 +12,12 @@ use muster_engine::{
     },
 };
 
-use crate::{admission::plan::Plan, faults, injected_bug::InjectedBug, poll_context::PollContext};
+use crate::{
+    admission::plan::{Plan, Rank},
+    faults,
+    injected_bug::InjectedBug,
+    poll_context::PollContext,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_cluster::{
     claims, device_faults::FaultyDevice, formed::PendingReason, pools::device_name,
@@ -162,7 +167,7 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
     let same = same.find(|it| it.device == about.device && it.fault == about.fault)?;
     let follows = match decision.action {
         Action::Spare(spared) => Some(spared.text().to_owned()),
-        Action::Restart | Action::Confirm | Action::Wait { .. } => context.breaker.open_text(),
+        Action::Restart | Action::Confirm | Action::Wait { .. } => context.breaker.halt_text(),
     };
     let (device, node, kind) = (&about.device, &same.node, about.fault.kind);
     let mut details = format!("rank {}: device {device} of node {node} {kind}", about.rank);
@@ -185,10 +190,40 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
     })
 }
 
+/// Whether a rank that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with
+/// them what it held; then any device of its node is taken for it.
+pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
+    let Some(faulty) = context.index.faulty_devices(&rank.node.name) else {
+        return false;
+    };
+    let costs = |known: &FaultyDevice, needs_links| {
+        let mut faults = known.faults.iter();
+        faults.any(|fault| consequence(fault.kind, needs_links) != Consequence::GoOn)
+    };
+    let claims = rank.claims.iter().map(|uid| {
+        let claim = context.index.claim_by_uid(uid)?;
+        claim.allocated.is_some().then_some(claim)
+    });
+    let claims: Option<Vec<_>> = claims.collect();
+    let Some(claims) = claims.filter(|claims| !claims.is_empty()) else {
+        return faulty.values().any(|known| costs(known, true));
+    };
+    claims.into_iter().any(|claim| {
+        let needs_links = claims::uses_links(claim);
+        let mut devices = claim.allocated.iter().flatten();
+        devices.any(|device| {
+            let name = device_name(&device.driver, &device.pool, &device.device);
+            let known = faulty.get(name.as_str());
+            !device.for_admin && known.is_some_and(|known| costs(known, needs_links))
+        })
+    })
+}
+
 /// Why the attempt is to be evicted for a fault now, if it is.
 pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
     let found = find(context, gang, plan)?;
-    (found.action == Action::Restart && !context.breaker.is_open()).then_some(found.reason)
+    (found.action == Action::Restart && faults::held_back(context).is_none())
+        .then_some(found.reason)
 }
 
 /// The nodes for whose faults the attempt would be evicted: all of them, however many it takes.

@@ -24,7 +24,7 @@ pub(crate) fn acts(context: PollContext<'_>) -> bool {
 /// Why nothing is ended now without proof, for people; `None`: it is.
 pub(crate) fn held_back(context: PollContext<'_>) -> Option<String> {
     if acts(context) {
-        return context.breaker.open_text();
+        return context.breaker.halt_text();
     }
     Some(Spared::Observed.text().to_owned())
 }

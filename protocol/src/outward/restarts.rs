@@ -26,6 +26,7 @@ use crate::{
     ApiRequest, JobChange, Mode,
     admission::plan::Plan,
     effect::Refusable,
+    faults::held,
     jobs::{
         annotation, are_gangs_of_one, backoff_limit, fails_by_index, is_controlled, owners_of,
         says_that_it_ends, suspended_for,
@@ -51,9 +52,9 @@ pub(crate) fn failed_by_itself(
     states.any(|(rank, state)| {
         let pod = context.index.pod_by_uid(&rank.pod);
         let is_its_own = |pod: &ObservedPod| !pod.is_disrupted() && !pod.failed_by_its_node();
-        // The claims of a failed pod are gone soon, and with them what it held.
-        let is_faulty = || context.index.faulty_devices(&rank.node.name).is_some();
-        state == RankState::Failed && pod.is_some_and(|pod| is_its_own(pod)) && !is_faulty()
+        state == RankState::Failed
+            && pod.is_some_and(|pod| is_its_own(pod))
+            && !held::may_have_ended(context, rank)
     })
 }
 

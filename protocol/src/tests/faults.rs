@@ -5,10 +5,20 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Breaker, GangPhase, GangStatus, IntentKind, Reason, conditions};
 
 use super::*;
-use crate::{Mode, Recovery};
+use crate::{BreakerLimits, Mode, Recovery};
 
 /// A gang of one pod for each of these runs; each has a GPU of its own.
 fn running_with(config: Config, gangs: &[&str], nodes: usize) -> Bench {
+    running_declaring(config, gangs, nodes, &[])
+}
+
+/// The same of gangs that declare something.
+fn running_declaring(
+    config: Config,
+    gangs: &[&str],
+    nodes: usize,
+    declared: &[(&str, &str)],
+) -> Bench {
     let mut bench = Bench::with(config);
     for node in 2..nodes {
         for object in node_with_gpus(&format!("n{node}"), 2) {
@@ -18,6 +28,12 @@ fn running_with(config: Config, gangs: &[&str], nodes: usize) -> Bench {
     bench.server.put(team("vision", 2 * nodes));
     for gang in gangs {
         bench.gang(gang, 1);
+        bench.change_pod(&format!("{gang}-0"), |pod| {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            let declared = declared.iter();
+            annotations
+                .extend(declared.map(|(key, value)| ((*key).to_owned(), (*value).to_owned())));
+        });
     }
     bench.run();
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
@@ -226,10 +242,14 @@ fn each_taint_costs_whoever_has_the_device_what_it_says() {
 /// The claim of a failed pod is soon gone, and what it held is not known any more.
 #[test]
 fn where_a_rank_has_died_beside_a_fault_the_others_are_not_waited_for() {
-    for (fault, mode, at_once) in [
-        (RESET, Mode::Enforce, true),
-        (None, Mode::Enforce, false),
-        (RESET, Mode::Observe, false),
+    let retire = Some((keys::TAINT_FAULT, "Retire"));
+    // What GPU it holds is known only while its claim is there; GPU 0 has the fault.
+    for (fault, held, mode, at_once, counted) in [
+        (RESET, None, Mode::Enforce, true, 0),
+        (RESET, Some(1), Mode::Enforce, false, 1),
+        (retire, None, Mode::Enforce, false, 1),
+        (None, None, Mode::Enforce, false, 1),
+        (RESET, None, Mode::Observe, false, 0),
     ] {
         let mut bench = Bench::with(Config {
             recovery: Recovery {
@@ -244,6 +264,9 @@ fn where_a_rank_has_died_beside_a_fault_the_others_are_not_waited_for() {
         for (pod, node) in &nodes {
             bench.runs_on(pod, node);
         }
+        if let Some(gpu) = held {
+            allocate(&mut bench, "pair-1", &nodes[1].1, gpu);
+        }
         bench.run();
         bench.change_pod("pair-1", |pod| {
             pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
@@ -253,11 +276,11 @@ fn where_a_rank_has_died_beside_a_fault_the_others_are_not_waited_for() {
         pass(&mut bench, 50);
         let found = evictions(&bench, "pair");
         let expected: &[Reason] = if at_once { &[Reason::PodFailed] } else { &[] };
-        assert_eq!(found, expected, "{fault:?} {mode:?}");
+        assert_eq!(found, expected, "{fault:?} {held:?} {mode:?}");
         pass(&mut bench, 20);
         assert_eq!(evictions(&bench, "pair"), [Reason::PodFailed]);
-        let counted = status_of(&bench, "pair").failed_attempts;
-        assert_eq!(counted, i32::from(fault.is_none()), "{fault:?} {mode:?}");
+        let found = status_of(&bench, "pair").failed_attempts;
+        assert_eq!(found, counted, "{fault:?} {held:?} {mode:?}");
     }
 }
 
@@ -455,4 +478,126 @@ fn s9_after_the_window_a_node_counts_no_more() {
     pass(&mut bench, 5);
     assert_eq!(evictions(&bench, &sick[2]), [Reason::DeviceFault]);
     assert_eq!(breaker(&bench).drained.len(), 1, "the others are left out");
+}
+
+/// What a gang tells of its progress, and how long that may stay, its user says: who has many that stand still ends no recovery of others.
+#[test]
+fn s9_gangs_that_make_no_progress_wait_beyond_as_many_nodes_as_may_be_and_open_no_breaker() {
+    let gangs = ["a", "b", "c", "d", "e", "f"];
+    let declared = [
+        (keys::PROGRESS_DEADLINE_SECONDS, "60"),
+        (keys::PROGRESS, "step 1"),
+    ];
+    let mut bench = running_declaring(config(), &gangs, 3, &declared);
+    pass(&mut bench, 130);
+    let (gone, left): (Vec<&str>, Vec<&str>) = gangs
+        .into_iter()
+        .partition(|gang| !evictions(&bench, gang).is_empty());
+    assert_eq!((gone.len(), left.len()), (4, 2), "{gone:?}");
+    for gang in &gone {
+        assert_eq!(evictions(&bench, gang), [Reason::NoProgress], "{gang}");
+    }
+    let record = breaker(&bench);
+    assert_eq!((record.stalled.len(), record.drained.len()), (2, 0));
+    assert!(!bench.machine.breaker().is_open);
+    let told = degraded(&bench, left[1]);
+    assert!(told.contains("it waits"), "{told}");
+    // A fault costs whoever holds the device its attempt, as ever.
+    taint(&mut bench, &format!("{}-0", left[0]), RESET);
+    pass(&mut bench, 5);
+    assert_eq!(evictions(&bench, left[0]), [Reason::DeviceFault]);
+    assert!(!bench.machine.breaker().is_open);
+    pass(&mut bench, 400);
+    assert!(evictions(&bench, left[1]).is_empty());
+    pass(&mut bench, 200);
+    assert_eq!(evictions(&bench, left[1]), [Reason::NoProgress]);
+    assert_eq!(breaker(&bench).stalled.len(), 1, "the others are left out");
+}
+
+/// Hours later a new leader would count it for another window, and the next fault might open the breaker.
+#[test]
+fn what_counts_no_more_leaves_the_record_with_the_next_write_and_is_not_counted_by_the_next_leader()
+{
+    let mut bench = running(&["sick", "well"]);
+    taint(&mut bench, "sick-0", RESET);
+    bench.run();
+    assert_eq!(breaker(&bench).drained.len(), 1);
+    pass(&mut bench, 601);
+    bench.written.clear();
+    pass(&mut bench, 5);
+    let writes_ledger = |write: &&ApiRequest| matches!(write, ApiRequest::ReplaceLedger { .. });
+    let writes = bench.written.iter().filter(writes_ledger).count();
+    assert_eq!(writes, 0, "it is no reason to write");
+    bench.gang("late", 1);
+    bench.run();
+    assert!(bench.written.iter().any(|it| writes_ledger(&it)), "late");
+    assert_eq!(breaker(&bench), Breaker::default());
+    bench.take_over();
+    bench.run();
+    assert_eq!(bench.machine.breaker().drained_nodes, 0);
+}
+
+fn without_breaker(object: &mut Object) {
+    if let Object::Ledger(ledger) = object {
+        Arc::make_mut(ledger).spec.breaker = Breaker::default();
+    }
+}
+
+/// An older definition of the Ledger drops what is recorded of the breaker. Then nobody could say how many nodes were drained.
+#[test]
+fn s9_where_the_api_server_drops_what_was_drained_no_more_nodes_are() {
+    let (mut bench, sick) = with_three_faults();
+    for gang in &sick[1..] {
+        taint(&mut bench, &format!("{gang}-0"), None);
+    }
+    bench.server.prunes = Some(without_breaker);
+    bench.run();
+    assert_eq!(evictions(&bench, &sick[0]), [Reason::DeviceFault]);
+    for gang in &sick[1..] {
+        taint(&mut bench, &format!("{gang}-0"), RESET);
+        pass(&mut bench, 40);
+        assert!(evictions(&bench, gang).is_empty(), "{gang}");
+        let told = degraded(&bench, gang);
+        assert!(told.contains("definition of the Ledger"), "{told}");
+    }
+    bench.server.prunes = None;
+    bench.take_over();
+    bench.run();
+    pass(&mut bench, 40);
+    for gang in &sick[1..] {
+        assert_eq!(evictions(&bench, gang), [Reason::DeviceFault], "{gang}");
+    }
+}
+
+/// Their storage is away, say. No more than 16 pods are read at a time, and each gang has its turn by an answer.
+#[test]
+fn of_many_gangs_that_make_no_progress_at_once_each_is_asked_for_in_turn() {
+    let names: Vec<String> = (0..18).map(|gang| format!("g{gang:02}")).collect();
+    let gangs: Vec<&str> = names.iter().map(String::as_str).collect();
+    let declared = [
+        (keys::PROGRESS_DEADLINE_SECONDS, "60"),
+        (keys::PROGRESS, "step 1"),
+    ];
+    let all_at_once = Config {
+        recovery: Recovery {
+            breaker: BreakerLimits {
+                share_percent: 100,
+                ..BreakerLimits::SHIPPED
+            },
+            ..config().recovery
+        },
+        ..config()
+    };
+    let mut bench = running_declaring(all_at_once, &gangs, 9, &declared);
+    bench.written.clear();
+    bench.seconds += 130;
+    bench.run_at_once();
+    let reads = bench
+        .written
+        .iter()
+        .filter(|write| matches!(write, ApiRequest::ReadObject { key } if key.kind == Kind::Pod));
+    assert_eq!(reads.count(), 18, "each once, without a second passing");
+    for gang in gangs {
+        assert_eq!(evictions(&bench, gang), [Reason::NoProgress], "{gang}");
+    }
 }

@@ -247,9 +247,10 @@ fn every_value_of_the_chart_that_a_document_names_exists() {
     assert!(named > 100, "{named} values");
 }
 
-/// Where names of labels, annotations, gates, finalizers, resources and taints stand.
-const KEYS: [&str; 3] = [
+/// Where names of labels, annotations, gates, finalizers, conditions, resources and taints stand.
+const KEYS: [&str; 4] = [
     "api/src/keys.rs",
+    "api/src/conditions.rs",
     "dra-driver/src/slices/desired.rs",
     "deploy/helm/muster/values.yaml",
 ];
@@ -261,8 +262,7 @@ fn every_key_that_a_document_names_exists() {
     let mut named = BTreeSet::new();
     for file in documents() {
         let text = fs::read_to_string(&file).unwrap();
-        let is_in_key =
-            |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || "./-".contains(it);
+        let is_in_key = |it: char| it.is_ascii_alphanumeric() || "./-".contains(it);
         let words = text.split(|it: char| !is_in_key(it));
         for word in words.filter(|word| word.contains("muster.dev/")) {
             // A sentence may end with one, and kubectl takes a label off by a dash behind it.

@@ -40,10 +40,12 @@ impl GpuFaults {
             .errors
             .grown_since(&self.errors)
             .any(|cause| cause == Cause::LinkErrors);
-        self.errors = condition.errors;
+        self.errors = condition.errors.or(self.errors);
         self.note_links_work(condition, had_link_errors, before, now_unix_seconds);
         let class = condition.recovery_action.and_then(recovery_class);
         let is_pending = condition.row_remap_pending == Some(true);
+        // Who does not tell does not say that no row is to be replaced any more.
+        self.awaits_row_remap = condition.row_remap_pending.unwrap_or(self.awaits_row_remap);
         if class == Some(FaultClass::Reset) || (class.is_none() && is_pending) {
             self.needs_reset_mark = Some(now);
         } else if class.is_some() {
@@ -88,12 +90,13 @@ impl GpuFaults {
         (worked >= LINKS_WORK_SECONDS).then_some(work.mark)
     }
 
-    /// If it was found to need a reset and is found without that need, the number of the last observation that is older than the reset.
+    /// If it was found to need a reset and is found without that need, the number of the last observation that is older than the reset. To be
+    /// asked after what was found was noted.
     pub(in crate::faults) fn reset_mark(&self, condition: &Condition) -> Option<u64> {
         // Who does not say what is to be done does not say that nothing is.
         let needs_none = condition.recovery_action == Some(0);
-        let is_pending = condition.row_remap_pending == Some(true);
-        self.needs_reset_mark.filter(|_| needs_none && !is_pending)
+        self.needs_reset_mark
+            .filter(|_| needs_none && !self.awaits_row_remap)
     }
 
     /// The reset was taken up.

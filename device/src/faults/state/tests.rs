@@ -398,10 +398,11 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
     for (links, now, is_fault) in [
         (Some(0), NOW + 10, false),
         (Some(17), NOW + 10 + LINKS_SETTLE_SECONDS - 1, false),
-        // They are back, or nobody can tell, as in MIG mode: it begins anew.
+        // They are back, or nobody can tell for as long, as in MIG mode: it begins anew.
         (Some(18), NOW + 50, false),
         (Some(0), NOW + 60, false),
-        (None, NOW + 100, false),
+        (None, NOW + 70, false),
+        (None, NOW + 70 + LINKS_SETTLE_SECONDS, false),
         (Some(17), NOW + 110, false),
         // The clock was set back.
         (Some(17), NOW - 1_000, false),
@@ -410,6 +411,27 @@ fn nvlinks_that_are_set_up_anew_are_no_fault() {
     ] {
         assert_eq!(look(links, now), is_fault, "{links:?} {now}");
     }
+}
+
+#[test]
+fn nvlinks_that_fail_and_do_not_always_answer_are_a_fault() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let mut is_fault = false;
+    for (number, links) in [18, 17, 17, 17, 17].into_iter().enumerate() {
+        let start = NOW + 20 * i64::try_from(number).unwrap();
+        for (links, now) in [(Some(links), start), (None, start + 10)] {
+            let condition = Condition {
+                active_links: links,
+                ..Condition::default()
+            };
+            let _ = state.look(&Catalogue::shipped(), "GPU-a", &condition, &known, now);
+            is_fault = state.link_fault("GPU-a", None).is_some();
+        }
+        // They have been down for thirty seconds with the third look that finds them so.
+        assert_eq!(is_fault, number >= 3, "{number}");
+    }
+    assert!(is_fault);
 }
 
 #[test]
@@ -588,6 +610,43 @@ fn what_comes_again_and_again_is_worse_and_restarts_forget_no_occurrence() {
 }
 
 #[test]
+fn an_anomaly_that_lasts_is_told_once_and_for_a_day_after_it_was_last_so() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let hot = Condition {
+        is_throttled: Some(true),
+        ..Condition::default()
+    };
+    let mut state = FaultState::default();
+    let mut now = NOW;
+    assert_eq!(
+        state.look(&catalogue, "GPU-a", &hot, &known, now),
+        Change::New
+    );
+    let mut differences = 0;
+    while now < NOW + 3 * ANOMALY_SECONDS {
+        now += 600;
+        let before = state.clone();
+        let change = state.look(&catalogue, "GPU-a", &hot, &known, now);
+        assert_eq!((change, state.fade(now)), (Change::None, 0));
+        differences += u32::from(state != before);
+    }
+    assert_eq!(differences, 3 * 24, "it is written once an hour");
+    assert_eq!(state.fade(now + ANOMALY_SECONDS - 1), 0);
+    assert_eq!(state.fade(now + ANOMALY_SECONDS), 1);
+}
+
+#[test]
+fn a_clock_that_was_wrong_keeps_no_anomaly_for_longer_than_a_day() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let later = NOW + 1_000 * ANOMALY_SECONDS;
+    let _ = state.observe(&gpu("GPU-a"), xid(31), &known, later);
+    assert_eq!(state.fade(NOW), 0);
+    assert_eq!(state.fade(NOW + ANOMALY_SECONDS), 1);
+}
+
+#[test]
 fn what_lasts_comes_once_however_often_it_is_looked_at() {
     let known = known(&["GPU-a"]);
     let rule = Rule {
@@ -695,12 +754,17 @@ fn so_much_that_is_old_waits_and_no_more() {
 
 /// Looks at `GPU-a`, which has so many active links and link errors, and applies what is proved.
 fn looked(state: &mut FaultState, links: u32, errors: u64, now: i64) -> usize {
+    looked_telling(state, links, Some(errors), now)
+}
+
+/// The same; `errors`: if it tells them.
+fn looked_telling(state: &mut FaultState, links: u32, errors: Option<u64>, now: i64) -> usize {
     let known = known(&["GPU-a"]);
     let condition = Condition {
         recovery_action: Some(0),
         active_links: Some(links),
         errors: Errors {
-            links: Some(errors),
+            links: errors,
             ..Errors::default()
         },
         ..Condition::default()
@@ -756,6 +820,50 @@ fn a_fault_of_links_that_comes_while_they_seem_to_work_begins_it_anew() {
     assert_eq!(looked(&mut state, 18, 0, NOW + 310), 0);
     assert_eq!(looked(&mut state, 18, 0, NOW + 609), 0);
     assert_eq!(looked(&mut state, 18, 0, NOW + 610), 1);
+}
+
+#[test]
+fn errors_that_came_while_a_counter_was_not_told_are_seen_once_it_is() {
+    let known = known(&["GPU-a"]);
+    let mut state = FaultState::default();
+    let _ = looked(&mut state, 18, 0, NOW);
+    let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    for (errors, after, mended) in [
+        (Some(0), 10, 0),
+        (None, 100, 0),
+        (Some(1), 110, 0),
+        (Some(1), 120, 0),
+        (Some(1), 419, 0),
+        (Some(1), 420, 2),
+    ] {
+        let found = looked_telling(&mut state, 18, errors, NOW + after);
+        assert_eq!(found, mended, "after {after} s");
+    }
+}
+
+#[test]
+fn that_no_row_is_to_be_replaced_any_more_has_to_be_told() {
+    let known = known(&["GPU-a"]);
+    let catalogue = Catalogue::shipped();
+    let mut state = FaultState::default();
+    let _ = state.observe(&gpu("GPU-a"), xid(48), &known, NOW);
+    for (pending, proofs) in [
+        (Some(true), 0),
+        // It does not tell.
+        (None, 0),
+        (None, 0),
+        (Some(false), 1),
+    ] {
+        let condition = Condition {
+            recovery_action: Some(0),
+            row_remap_pending: pending,
+            ..Condition::default()
+        };
+        let _ = state.look(&catalogue, "GPU-a", &condition, &known, NOW);
+        state = restarted(&state);
+        let proved = state.proved("GPU-a", &condition, NOW);
+        assert_eq!(proved.len(), proofs, "{pending:?}");
+    }
 }
 
 #[test]

@@ -87,7 +87,7 @@ fn write_all(f: &Fixture) -> Result<(), DiskFailure> {
     f.store.note_layout_slice(&lock, "boot", "MIG-9", true)?;
     put_beside(&f.store, "devices.json", &known())?;
     drop(lock);
-    let faults = faults::memory::load(&f.store, "boot");
+    let faults = faults::memory::load(&f.store, "boot")?;
     faults::memory::write(&f.store, &faults)?;
     Remembered::load(&f.store).write(&f.store)
 }
