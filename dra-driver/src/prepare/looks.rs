@@ -127,6 +127,15 @@ impl Looks {
         }
     }
 
+    /// Nor does what was being given back, and is not to be finished now: what was seen of it is too old once it is.
+    pub(super) fn forget_unfinished_but(&mut self, claims: &[ClaimRef]) {
+        let is_due = |uid: &String| claims.iter().any(|claim| claim.uid == *uid);
+        self.ready.retain(|looker, _| match looker {
+            Looker::Unfinished(uid) => is_due(uid),
+            Looker::Prepare(_) | Looker::Unprepare(_) | Looker::Orphan(_) => true,
+        });
+    }
+
     /// A Prepare takes its turn with what it has seen so far.
     pub(super) fn give_up(&mut self, call: CallId) {
         let looker = Looker::Prepare(call);

@@ -350,6 +350,8 @@ impl Machine {
         if !unfinished.is_empty() {
             self.look_at_held_later();
         }
+        // Who had looked, and is in this list no more, has no turn for what he saw.
+        self.looks.forget_unfinished_but(&unfinished);
         self.queue.unfinished = unfinished.into();
     }
 

@@ -279,6 +279,40 @@ fn a_slice_that_is_not_removed_holds_and_the_answer_says_why() {
 }
 
 #[test]
+fn what_was_seen_for_a_give_back_that_an_unprepare_came_before_counts_for_no_later_one() {
+    let permits = || vec![permit("a", 1_000)];
+    let api = node_devices("u", 1, permits());
+    let mut node = node_with(Some(api), SliceMode::Dynamic);
+    let call = node.prepare(claim("a", &["slice-1-0"]));
+    assert_eq!(node.prepared(call).len(), 1);
+    node.removing_fails = Some("still in use by process 4242".to_owned());
+    let failed = node.unprepare("a");
+    assert_eq!(node.refused(failed).reason, Some(Reason::DeviceHeld));
+    node.removing_fails = None;
+    // It is gone on with unasked, and looked at for that.
+    node.hanging = Some("GPU-0".to_owned());
+    node.pass(31 * SECOND);
+    // Another turn has the lock when the GPU answers, and an Unprepare of the claim comes before the next.
+    node.take_lock();
+    node.write_api(node_devices("u", 2, permits()), true);
+    node.release_looks();
+    node.hanging = Some("GPU-0".to_owned());
+    let unprepare = node.unprepare("a");
+    node.release_lock();
+    node.settle();
+    node.in_use = InUse::Yes("process 4243".to_owned());
+    node.release_looks();
+    let refusal = node.refused(unprepare);
+    assert!(refusal.message.contains("process 4243"), "{refusal}");
+    assert!(!node.machines[0].holds_sights(), "nobody has a turn");
+    node.in_use = InUse::No;
+    node.asked.clear();
+    node.pass(31 * SECOND);
+    assert_eq!(node.asked, ["GPU-0"], "it is looked at anew");
+    assert_clean(&node, "after a while");
+}
+
+#[test]
 fn a_slice_of_somebody_else_is_refused_with_its_place_and_left_alone() {
     for (device, size, start) in [
         ("slice-1-0", 1, 0),
