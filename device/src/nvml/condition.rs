@@ -69,10 +69,7 @@ fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
         corrected_ecc: ecc(MemoryError::Corrected)?,
         uncorrected_ecc: ecc(MemoryError::Uncorrected)?,
         // Of those that are told: one that a part does not have adds nothing.
-        links: counters
-            .into_iter()
-            .flatten()
-            .reduce(u64::saturating_add),
+        links: counters.into_iter().flatten().reduce(u64::saturating_add),
     };
     let lanes = told(device.current_pcie_link_width()).map_err(gone)?;
     let most = told(device.max_pcie_link_width()).map_err(gone)?;

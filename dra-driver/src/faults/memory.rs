@@ -135,7 +135,10 @@ mod tests {
             let store = Store::open(&path, cdi).unwrap();
             symlink(target, path.join(FILE)).unwrap();
             for look in ["in its place", "set aside"] {
-                assert!(!load(&store, "one").unwrap().is_log_old(), "{target} {look}");
+                assert!(
+                    !load(&store, "one").unwrap().is_log_old(),
+                    "{target} {look}"
+                );
                 let is_there = fs::symlink_metadata(path.join(FILE)).is_ok();
                 assert!(!is_there, "{target} {look}: it is set aside");
             }

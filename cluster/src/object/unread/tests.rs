@@ -145,7 +145,10 @@ fn nothing_that_is_passed_over_is_read() {
         pod["status"]["phase"] = json!(phase);
         let (seen, all): (types::Pod, types::Pod) = (received(&pod), whole(&pod));
         let (seen, all) = (ObservedPod::of(&seen), ObservedPod::of(&all));
-        assert!(all.failure().or_else(|| all.waits_for()).is_some(), "{phase}");
+        assert!(
+            all.failure().or_else(|| all.waits_for()).is_some(),
+            "{phase}"
+        );
         assert_eq!(seen, all, "{phase}");
     }
     let resources = pod_resources::of_pod(&all);
