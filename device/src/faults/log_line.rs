@@ -154,6 +154,18 @@ mod tests {
         })
     }
 
+    /// As an H200 wrote it (580.159.04, open kernel module), of a kernel of ours that wrote where there was nothing.
+    #[test]
+    fn a_record_of_a_real_card_is_read() {
+        let line = b"4,360,28560697,c;NVRM: Xid (PCI:0000:00:06): 31, pid=462, name=gpu, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE \
+            GRAPHICS GPC1 GPCCLIENT_T1_6 faulted @ 0x0_00001000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE";
+        let record = record(line).unwrap();
+        assert!(record.is_kernel);
+        assert_eq!(record.sequence, 360);
+        let expected = ("0000:00:06".to_owned(), 31, None, None);
+        assert_eq!(told(record.message), Some(expected));
+    }
+
     #[test]
     fn every_form_that_drivers_write_is_read() {
         let first = || "0000:3b:00".to_owned();
