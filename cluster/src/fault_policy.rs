@@ -306,7 +306,7 @@ mod tests {
             (json!({"xid": 0, "class": "App"}), "from 1 to 65535"),
             (json!({"xid": -1, "class": "App"}), "from 1 to 65535"),
             (json!({"xid": i64::MAX, "class": "App"}), "from 1 to 65535"),
-            (json!({"signal": "Heat", "class": "App"}), "Throttled"),
+            (json!({"signal": "Heat", "class": "App"}), "RowRemapFailure"),
             (
                 json!({"signal": "Throttled", "class": "Companion"}),
                 "spec.rules[0].class",
