@@ -95,6 +95,14 @@ impl Machine {
         let live = locked.live;
         let in_use = locked.in_use.unwrap_or(InUse::No);
         match task {
+            Task::Unprepare { call, claim } if is_asked_for_again(&claim.uid, &disk, under) => {
+                let message =
+                    format!("claim {claim} was asked for again while it was looked at who uses it");
+                (
+                    Vec::new(),
+                    After::Answer(*call, Answer::Refused(plain(message))),
+                )
+            }
             Task::Unprepare { call, claim } => match unseen(&claim.uid, &disk, &live, under) {
                 Some(look) => (Vec::new(), look),
                 None => self.decide_unprepare(Some(*call), claim, &disk, in_use, effects),
@@ -275,6 +283,13 @@ fn unseen(uid: &str, disk: &Disk, live: &LiveSlices, under: Option<&str>) -> Opt
         gpus,
         under: record.call.clone(),
     })
+}
+
+/// Whether a Prepare has left its mark on the record since it was looked at: one of another instance, for here such a Prepare waits
+/// ([`super::looks`]). It came after the Unprepare, and may have been answered.
+fn is_asked_for_again(uid: &str, disk: &Disk, under: Option<&str>) -> bool {
+    let record = disk.records.get(uid);
+    under.is_some() && record.is_some_and(|record| record.call.as_deref() != under)
 }
 
 pub(super) fn plain(message: String) -> Refusal {

@@ -17,6 +17,10 @@
 //!   stops drops its calls before another can be called. Should it be there all the same, what it records is given
 //!   back once no pod may use the claim here (`orphan`).
 //!
+//! Before that mark is taken the hardware is looked at, without the lock. A mark that another instance leaves meanwhile is of a call that came
+//! after the Unprepare, and may have been answered by then: the Unprepare is refused, and the kubelet repeats it if it wants nothing
+//! of the claim still.
+//!
 //! An Unprepare that is repeated finds no call the second time. One that is refused, because of a device in use or of
 //! the disk, has voided the calls all the same: the kubelet repeats it until it succeeds.
 //!

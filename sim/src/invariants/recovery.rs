@@ -38,8 +38,8 @@ pub(super) struct Recoveries {
     given: BTreeMap<String, (Timestamp, Vec<Device>)>,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
-    /// The nodes for whose faults gangs were evicted, and when.
-    drained: Vec<(Timestamp, String)>,
+    /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
+    drained: Vec<(Timestamp, BTreeSet<String>)>,
     most_nodes: usize,
     /// Whether the breaker is open, and the UID of the Ledger that says so.
     breaker: (bool, String),
@@ -150,11 +150,11 @@ impl Recoveries {
         let now = api.time();
         let window = SignedDuration::from_secs(WINDOW_SECONDS);
         self.drained.retain(|(at, _)| *at + window > now);
-        self.drained.extend(hit.into_iter().map(|node| (now, node)));
-        let nodes: BTreeSet<&String> = self.drained.iter().map(|(_, node)| node).collect();
-        if nodes.len() > self.most_nodes {
+        self.drained.push((now, hit));
+        let causes: Vec<&BTreeSet<String>> = self.drained.iter().map(|(_, hit)| hit).collect();
+        if !are_explained(&causes, self.most_nodes) {
             let what = format!(
-                "gangs are evicted for faults of {nodes:?} within {WINDOW_SECONDS} s, and for {} at most they may be",
+                "gangs are evicted for faults of {causes:?} within {WINDOW_SECONDS} s, and for {} nodes at most they may be",
                 self.most_nodes
             );
             return Err(Violation::new("S9", what));
@@ -169,5 +169,50 @@ impl Recoveries {
             debug_assert!(fault.until.is_none_or(|until| fault.since <= until));
             fault.until.is_none_or(|until| until >= since)
         })
+    }
+}
+
+/// Whether so many nodes have a part in each of these. A gang is evicted for the faults that the leader knows of; that others
+/// of its devices were faulty too says nothing.
+fn are_explained(causes: &[&BTreeSet<String>], nodes: usize) -> bool {
+    let Some((first, others)) = causes.split_first() else {
+        return true;
+    };
+    nodes > 0
+        && first.iter().any(|node| {
+            let left: Vec<&BTreeSet<String>> = others
+                .iter()
+                .copied()
+                .filter(|cause| !cause.contains(node))
+                .collect();
+            are_explained(&left, nodes - 1)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn evictions_are_explained_by_as_few_nodes_as_can_be() {
+        let of = |nodes: &[&str]| -> BTreeSet<String> {
+            nodes.iter().map(|it| (*it).to_owned()).collect()
+        };
+        for (causes, fewest) in [
+            (vec![], 0),
+            (vec![of(&["a", "b", "c"])], 1),
+            (vec![of(&["a", "b"]), of(&["b"])], 1),
+            (vec![of(&["a", "b"]), of(&["b", "c"]), of(&["c", "a"])], 2),
+            (vec![of(&["a"]), of(&["b"]), of(&["c"])], 3),
+        ] {
+            let causes: Vec<&BTreeSet<String>> = causes.iter().collect();
+            for nodes in 0..=3 {
+                assert_eq!(
+                    are_explained(&causes, nodes),
+                    nodes >= fewest,
+                    "{causes:?}, {nodes}"
+                );
+            }
+        }
     }
 }

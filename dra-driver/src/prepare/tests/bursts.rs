@@ -236,7 +236,7 @@ fn while_what_is_given_back_is_looked_at_no_later_prepare_of_the_claim_has_a_tur
 }
 
 #[test]
-fn what_somebody_asked_for_since_it_was_looked_at_is_looked_at_again_before_it_is_given_back() {
+fn what_another_instance_was_asked_for_since_it_was_looked_at_is_not_given_back() {
     let mut node = Node::new(None);
     let other = node.start_another("two");
     node.prepare(claim("a", &["gpu-0"]));
@@ -245,9 +245,14 @@ fn what_somebody_asked_for_since_it_was_looked_at_is_looked_at_again_before_it_i
     // A container of this call may start before the next turn of the Unprepare.
     node.begin_prepare(other, claim("a", &["gpu-0"]));
     node.settle();
-    node.asked.clear();
     node.release_looks();
     node.pass(SECOND);
-    assert_eq!(node.answered(unprepare), Some(&Answer::Unprepared));
-    assert_eq!(node.asked.len(), 3, "one for each call, and once more");
+    let answer = node.answered(unprepare);
+    assert!(matches!(answer, Some(Answer::Refused(_))), "{answer:?}");
+    assert!(node.cdi.contains_key("a"));
+    // The kubelet wants nothing of it still.
+    let repeated = node.unprepare("a");
+    node.pass(SECOND);
+    assert_eq!(node.answered(repeated), Some(&Answer::Unprepared));
+    assert!(!node.cdi.contains_key("a"));
 }

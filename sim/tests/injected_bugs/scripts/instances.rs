@@ -65,6 +65,8 @@ pub(crate) fn an_instance_sleeps_over_the_loss_of_its_object() -> Script {
             has_acknowledged(world) && uid(world) != lost
         })?;
         world.crash_instance(NODE, 2);
+        // A status about the lost object is refused, which would lead instance 1 to the new one while it looks at its GPUs.
+        world.hold(Steps::StatusWrites(1));
         world.let_go(Steps::Instance(1));
         world.until("instance 1 gives up", |world| has_no_records(world))
     })
