@@ -72,8 +72,6 @@ pub enum InjectedBug {
     LeastIgnored,
     /// Gangs beyond a lowered limit are evicted though their Team keeps them.
     KeepIgnored,
-    /// Nodes are drained however many are within a while.
-    BreakerIgnored,
     /// Whoever runs on the node of a faulty device is evicted, whatever it holds.
     NodeForDevice,
     /// A gang is evicted for a fault whether or not the store says that it is there.
@@ -84,7 +82,7 @@ pub enum InjectedBug {
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 35] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -117,7 +115,6 @@ impl InjectedBug {
         Self::ReleaseOnLostNode,
         Self::LeastIgnored,
         Self::KeepIgnored,
-        Self::BreakerIgnored,
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
         Self::PermitsUnproved,

@@ -28,7 +28,6 @@ use crate::{
     admission::record::{self, bytes},
     faults::breaker::{self, StalledRoom},
     feed::waiting,
-    injected_bug::InjectedBug,
     leadership::ledger_recovery,
     objects::{gang_key, gang_object, key_of},
     outward::gang_status,
@@ -368,11 +367,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         .iter()
         .filter_map(|&(_, cause, plan)| drains(cause, plan));
     let wanted: BTreeSet<String> = governed.flatten().collect();
-    let ignores_limit = context.bugs.has(InjectedBug::BreakerIgnored);
     let judged = breaker::judge(context, &wanted);
-    let opens = judged
-        .err()
-        .filter(|_| !wanted.is_empty() && !ignores_limit);
+    let opens = judged.err().filter(|_| !wanted.is_empty());
     let is_halted = context.breaker.halt_text().is_some();
     let is_held_back = opens.is_some() || is_halted;
     let mut drained = BTreeSet::new();

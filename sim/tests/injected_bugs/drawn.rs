@@ -88,7 +88,6 @@ fn cases() -> Vec<Case> {
         controller(C::ReleaseOnLostNode, DYING),
         controller(C::LeastIgnored, &[]),
         controller(C::KeepIgnored, SHRINKING),
-        controller(C::BreakerIgnored, BREAKING),
         controller(C::NodeForDevice, BREAKING),
         controller(C::FaultUnconfirmed, BREAKING),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
