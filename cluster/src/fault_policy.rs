@@ -245,9 +245,19 @@ fn number(value: i64, least: i64, most: i64, path: &str, name: &str) -> Result<u
 
 #[cfg(test)]
 mod tests {
+    use muster_engine::recovery::FaultClass;
     use serde_json::{Value, json};
 
     use super::*;
+
+    /// The engine decides by the classes that drivers give, and drivers by those that are said here: a class that one of them lacks would be
+    /// told as unknown.
+    #[test]
+    fn the_classes_are_those_that_the_engine_knows_from_the_mildest_to_the_worst() {
+        let said = [&ANOMALIES[..], &FAULTS[..]].concat();
+        let known = FaultClass::ALL.map(FaultClass::as_str);
+        assert_eq!(said, known);
+    }
 
     fn spec(rules: &Value) -> FaultPolicySpec {
         serde_json::from_value(json!({ "rules": rules })).unwrap()
