@@ -338,3 +338,6 @@ pub(super) enum TakenUp {
 fn unix_seconds() -> i64 {
     jiff::Timestamp::now().as_second()
 }
+
+#[cfg(test)]
+mod tests;

@@ -35,6 +35,8 @@ struct Objects {
     slice_writes: usize,
     /// Whether none may be.
     refuses_slices: bool,
+    /// How often the status of a NodeDevices was written.
+    status_writes: usize,
     events: Vec<Value>,
     /// That of the Node.
     capacity: Value,
@@ -187,6 +189,11 @@ impl ApiServer {
     /// How often a slice was created or replaced.
     pub(crate) fn slice_writes(&self) -> usize {
         self.objects.lock().unwrap().slice_writes
+    }
+
+    /// How often the status of the node's `NodeDevices` was written.
+    pub(crate) fn status_writes(&self) -> usize {
+        self.objects.lock().unwrap().status_writes
     }
 
     /// Puts the rules of the FaultPolicy. `None`: policies cannot be read.
@@ -442,5 +449,7 @@ async fn patch_status(
     }
     merge(object, &patch);
     merge(object, &json!({"metadata": {"resourceVersion": version}}));
-    Json(object.clone()).into_response()
+    let written = object.clone();
+    objects.status_writes += 1;
+    Json(written).into_response()
 }

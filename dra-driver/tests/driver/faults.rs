@@ -1,69 +1,17 @@
 //! Faults that the driver hears of, as it publishes them.
 
-use std::{cell::Cell, fs, io::Write};
+use std::{fs, io::Write};
 
-use nvidia_ml_mock::{Board, Event};
+use nvidia_ml_mock::Board;
 
 use crate::node::Node;
 
-const FAULT: &str = "gpu.muster.dev/fault";
-const NODE_FAULT: &str = "gpu.muster.dev/node-fault";
-const BOTH: [&str; 2] = ["gpu-0", "gpu-1"];
-const XID: u64 = 8;
-
-#[tokio::test]
-async fn a_fault_taints_its_gpu_over_a_crash_and_until_a_reboot_after_which_it_is_found_in_order() {
-    let mut node = Node::started().await;
-    let sick = node.gpu("gpu-1").await;
-    node.eventually("both are published", || node.api.published() == BOTH)
-        .await;
-    // Whether it listens already nobody can tell from outside: each time there is one more.
-    let count = Cell::new(0);
-    node.eventually("it is tainted", || {
-        count.set(count.get() + 1);
-        node.change(|state| {
-            for _ in 0..count.get() {
-                state.report(Event {
-                    gpu: sick.clone(),
-                    kind: XID,
-                    data: 48,
-                    ..Event::default()
-                });
-            }
-        });
-        node.api.tainted(FAULT) == ["gpu-1"]
-    })
-    .await;
-    assert!(node.api.tainted(NODE_FAULT).is_empty());
-    node.crash();
-    node.change(|_| {});
-    node.api.delete_slices();
-    node.start().await;
-    node.eventually("they are back", || node.api.published() == BOTH)
-        .await;
-    assert_eq!(node.api.tainted(FAULT), ["gpu-1"], "from the first on");
-
-    node.crash();
-    fs::write(node.path("boot_id"), "boot-2\n").unwrap();
-    node.change(|state| state.card(&sick).recovery_action = 1);
-    node.start().await;
-    let is_seen = || {
-        let remembered = fs::read_to_string(node.path("state/faults.json"));
-        remembered.is_ok_and(|text| text.contains("recovery action 1"))
-    };
-    node.eventually("it is looked at", is_seen).await;
-    assert_eq!(node.api.tainted(FAULT), ["gpu-1"], "it is not in order");
-    node.change(|_| {});
-    node.crash();
-    fs::write(node.path("boot_id"), "boot-3\n").unwrap();
-    node.start().await;
-    node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
-        .await;
-    assert_eq!(node.api.published(), BOTH);
-}
+pub(crate) const FAULT: &str = "gpu.muster.dev/fault";
+pub(crate) const NODE_FAULT: &str = "gpu.muster.dev/node-fault";
+pub(crate) const BOTH: [&str; 2] = ["gpu-0", "gpu-1"];
 
 /// What the log says after that is new.
-async fn watched_once(node: &mut Node) {
+pub(crate) async fn watched_once(node: &mut Node) {
     fs::write(node.path("kmsg"), "6,0,1,-;NVRM: loading\n").unwrap();
     node.start().await;
     let is_kept = || {
@@ -193,41 +141,6 @@ async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gp
 }
 
 #[tokio::test]
-async fn a_taint_that_could_not_be_published_is_published_once_it_can_and_the_controller_is_told() {
-    let mut node = Node::new().await;
-    node.api.permit(1, &serde_json::json!([]));
-    node.start().await;
-    let sick = node.gpu("gpu-1").await;
-    node.eventually("both are published", || node.api.published() == BOTH)
-        .await;
-    node.api.refuse_slices(true);
-    node.change(|state| state.card(&sick).recovery_action = 2);
-    let told = |class: &str| [("gpu-1".to_owned(), class.to_owned())];
-    node.eventually("the controller is told", || {
-        node.api.told_faults() == told("Reboot")
-    })
-    .await;
-    assert!(node.api.tainted(FAULT).is_empty(), "slices are refused");
-    let event = ("Node", "node-0", "GpuFault");
-    let event = (event.0.to_owned(), event.1.to_owned(), event.2.to_owned());
-    node.eventually("an Event tells people", || {
-        node.api.events() == [event.clone()]
-    })
-    .await;
-    node.api.refuse_slices(false);
-    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
-        .await;
-    assert_eq!(node.api.tainted(NODE_FAULT), BOTH);
-    // Nobody is told twice.
-    node.crash();
-    node.start().await;
-    node.eventually("both are published", || node.api.published() == BOTH)
-        .await;
-    assert_eq!(node.api.events(), [event]);
-    assert_eq!(node.api.told_faults(), told("Reboot"));
-}
-
-#[tokio::test]
 async fn a_claim_on_a_gpu_that_a_fault_closes_is_refused_and_one_that_runs_there_is_not() {
     let mut node = Node::new().await;
     node.start().await;
@@ -284,36 +197,4 @@ async fn what_a_fault_means_the_administrator_says_also_while_the_api_server_is_
         node.api.tainted(FAULT) == ["gpu-1"]
     })
     .await;
-}
-
-/// Five seconds of ten thousand events a second, of an application that fails in a loop, and a fault of another GPU among the last of them.
-#[tokio::test]
-async fn a_storm_in_the_log_hides_no_fault_and_costs_no_memory() {
-    let mut node = Node::new().await;
-    let board = Board::named("t4-2").unwrap();
-    let place = |index: usize| board.gpus[index].pci_bus_id[4..14].to_lowercase();
-    watched_once(&mut node).await;
-    node.start().await;
-    node.eventually("both are published", || node.api.published() == BOTH)
-        .await;
-    let before = node.peak_memory_bytes();
-    let mut storm = String::new();
-    for sequence in 1..=50_000 {
-        let (place, xid) = match sequence {
-            49_000 => (place(1), 48),
-            _ => (place(0), 13 + 18 * (sequence % 2)),
-        };
-        storm += &format!("4,{sequence},1,-;NVRM: Xid (PCI:{place}): {xid}, pid=1, x\n");
-    }
-    let mut log = fs::OpenOptions::new()
-        .append(true)
-        .open(node.path("kmsg"))
-        .unwrap();
-    log.write_all(storm.as_bytes()).unwrap();
-    node.eventually("the fault is seen", || node.api.tainted(FAULT) == ["gpu-1"])
-        .await;
-    let grown = node.peak_memory_bytes() - before;
-    assert!(grown < 64 * 1_024 * 1_024, "{grown} bytes");
-    let remembered = fs::metadata(node.path("state/faults.json")).unwrap().len();
-    assert!(remembered < 64 * 1_024, "{remembered} bytes");
 }

@@ -12,4 +12,6 @@ mod node;
 mod nvml;
 mod reboot;
 mod registration;
+mod seven_ways;
 mod slices;
+mod storm;
