@@ -8,6 +8,8 @@ mod drain;
 #[cfg(feature = "cluster")]
 mod events;
 mod machine;
+#[cfg(all(test, feature = "cluster"))]
+mod mass_faults;
 mod memory;
 #[cfg(feature = "cluster")]
 mod mig;

@@ -5,7 +5,7 @@
 //! counted ([`World::spent`]), and all of it: taking changes in, polling, taking answers in.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
 };
 
@@ -26,6 +26,9 @@ use muster_sim::{
     scheduler::{allocated_devices, pinned_node},
 };
 use serde_json::Value;
+
+#[cfg(test)]
+use muster_sim::api_server::key;
 
 use crate::{
     cluster::{BEGIN_SECONDS, Cluster, GPUS_PER_NODE, allocated, device_name, node_name, object},
@@ -59,6 +62,10 @@ pub(crate) struct World {
     unbound: BTreeSet<(String, String)>,
     /// By node, which GPUs a claim has.
     taken: BTreeMap<String, [bool; GPUS_PER_NODE]>,
+    /// Reads of single objects that are not answered yet.
+    reads: VecDeque<Effect>,
+    /// How many of them are answered between two polls.
+    reads_at_once: usize,
 }
 
 /// What is observed is taken in, polled for, and what that asks for is answered.
@@ -101,6 +108,11 @@ pub(crate) fn config() -> Result<Config> {
 impl World {
     /// A cluster and a machine that knows nothing of it yet.
     pub(crate) fn new(cluster: &Cluster) -> Result<Self> {
+        Self::with(cluster, config()?)
+    }
+
+    /// The same with a machine that is told something else than the chart ships.
+    pub(crate) fn with(cluster: &Cluster, config: Config) -> Result<Self> {
         let mut api = ApiServer::default();
         for collection in cluster.collections() {
             for number in 0..collection.count {
@@ -117,7 +129,7 @@ impl World {
         }
         Ok(Self {
             api,
-            machine: Machine::new(config()?),
+            machine: Machine::new(config),
             watches: BTreeMap::new(),
             seconds: 1_000,
             spent: Duration::ZERO,
@@ -129,6 +141,8 @@ impl World {
             unacknowledged: BTreeSet::new(),
             unbound: BTreeSet::new(),
             taken,
+            reads: VecDeque::new(),
+            reads_at_once: usize::MAX,
         })
     }
 
@@ -204,6 +218,30 @@ impl World {
         self.change::<ResourceClaim>((namespace, name), |claim| claim.status = None)
     }
 
+    /// From now on so many reads of single objects are answered between two polls.
+    #[cfg(test)]
+    pub(crate) fn answer_at_once(&mut self, reads: usize) {
+        self.reads_at_once = reads;
+    }
+
+    /// Kubelets end the pods that are being deleted, and the claim controller takes back their claims' devices. Returns how many
+    /// there were.
+    #[cfg(test)]
+    pub(crate) fn end_deleted_pods(&mut self) -> Result<usize> {
+        let pods = self.api.list::<Pod>();
+        let deleted = pods.filter(|pod| pod.metadata.deletion_timestamp.is_some());
+        let deleted: Vec<_> = deleted.map(|pod| pod.metadata.clone()).collect();
+        for metadata in &deleted {
+            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            let name = metadata.name.as_deref().unwrap_or_default();
+            self.change::<ResourceClaim>((namespace, name), |claim| claim.status = None)?;
+            let pod = key(Kind::Pod, namespace, name);
+            let gone = self.api.delete_now(&pod, Precondition::default());
+            ensure!(gone.is_ok(), "{namespace}/{name} does not go: {gone:?}");
+        }
+        Ok(deleted.len())
+    }
+
     /// One second passes.
     pub(crate) fn wait_a_second(&mut self) {
         self.seconds += 1;
@@ -238,7 +276,7 @@ impl World {
                 polling: micros(polled.saturating_sub(told)),
                 asked: format!("{kinds:?}"),
             });
-            if is_idle && self.unacknowledged.is_empty() {
+            if is_idle && self.unacknowledged.is_empty() && self.reads.is_empty() {
                 return Ok(poll);
             }
         }
@@ -293,7 +331,12 @@ impl World {
     }
 
     fn answer(&mut self, effects: Vec<Effect>) {
-        for effect in effects {
+        let is_read = |effect: &Effect| matches!(*effect.write, ApiRequest::ReadObject { .. });
+        let (reads, effects): (Vec<Effect>, Vec<Effect>) = effects.into_iter().partition(is_read);
+        self.reads.extend(reads);
+        let answered = self.reads.len().min(self.reads_at_once);
+        let reads: Vec<Effect> = self.reads.drain(..answered).collect();
+        for effect in reads.into_iter().chain(effects) {
             self.count(&effect.write);
             let outcome = match &*effect.write {
                 ApiRequest::ReadAll { kind } => {

@@ -1,0 +1,226 @@
+//! Faults on many of 1,500 nodes within one second: the controller's index, protocol and engine that ship, under virtual time.
+//!
+//! Each test prints what it took of the machine's own time, and how many seconds of the cluster's.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::{
+    api::{
+        core::v1::Pod,
+        resource::v1::{DeviceTaint, ResourceSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use muster_api::{Gang, Ledger, Reason, keys};
+use muster_protocol::{Config, Mode};
+
+use crate::{
+    cluster::{BEGIN_SECONDS, Cluster, node_name},
+    progress::Progress,
+    world::{World, config},
+};
+
+const NODES: usize = 1_500;
+/// A fifth of them, as it ships.
+const MOST_DRAINED: usize = 300;
+/// The GPU that has the fault, on each node.
+const GPU: usize = 3;
+/// Reads that the API server answers between two polls: far fewer than there are faults.
+const ANSWERED_AT_ONCE: usize = 16;
+/// For how long nothing may be owed until a cluster is at rest.
+const QUIET_SECONDS: usize = 5;
+/// Within which all are evicted, and all their pods gone.
+const LIMIT_SECONDS: u64 = 30;
+/// What the machine may take for all of it, not optimised and beside other tests.
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// All nodes at rest, nine tenths of their GPUs held, with a controller that evicts for faults.
+fn at_rest(cluster: &Cluster) -> Result<World> {
+    let mut config: Config = config()?;
+    config.recovery.mode = Mode::Enforce;
+    let mut world = World::with(cluster, config)?;
+    world.settle(QUIET_SECONDS, &mut Progress::of("mass faults"))?;
+    let breaker = world.machine().breaker();
+    ensure!(
+        breaker.most_nodes == MOST_DRAINED,
+        "{} nodes may be drained, not {MOST_DRAINED}",
+        breaker.most_nodes
+    );
+    ensure!(evicted(&world).is_empty(), "somebody was evicted before");
+    Ok(world)
+}
+
+/// The driver of the node publishes that its GPU has to be reset.
+fn break_gpu(world: &mut World, node: usize) -> Result<()> {
+    let since = jiff::Timestamp::from_second(BEGIN_SECONDS)?;
+    let taint = DeviceTaint {
+        key: keys::TAINT_FAULT.to_owned(),
+        value: Some("Reset".to_owned()),
+        effect: "NoSchedule".to_owned(),
+        time_added: Some(Time(since)),
+    };
+    let name = format!("{}-gpus", node_name(node));
+    world.change::<ResourceSlice>(("", &name), |slice| {
+        let mut devices = slice.spec.devices.iter_mut().flatten();
+        if let Some(device) = devices.nth(GPU) {
+            device.taints = Some(vec![taint]);
+        }
+    })
+}
+
+/// How often each gang was evicted for a fault, by its name.
+fn evicted(world: &World) -> BTreeMap<String, usize> {
+    let mut evicted = BTreeMap::new();
+    for gang in world.api().list::<Gang>() {
+        let evictions = gang.status.iter().flat_map(|status| &status.evictions);
+        let count = evictions.filter(|eviction| eviction.reason == Reason::DeviceFault);
+        let count = count.count();
+        if count > 0 {
+            evicted.insert(gang.metadata.name.clone().unwrap_or_default(), count);
+        }
+    }
+    evicted
+}
+
+/// The gangs that hold the GPU on these nodes.
+fn holders(cluster: &Cluster, nodes: &[usize]) -> BTreeMap<String, usize> {
+    let holds = |pod: &&crate::cluster::RunningPod| {
+        (pod.first_gpu..pod.first_gpu + pod.gpus).contains(&GPU) && nodes.contains(&pod.node)
+    };
+    let holders = cluster.running.iter().filter(holds);
+    holders
+        .map(|pod| (format!("pod-run-{:06}", pod.number), 1))
+        .collect()
+}
+
+fn pods(world: &World) -> usize {
+    world.api().list::<Pod>().count()
+}
+
+/// Lets a second pass, and what ends in it end.
+fn pass_a_second(world: &mut World) -> Result<()> {
+    world.settle_second()?;
+    world.end_deleted_pods()?;
+    world.wait_a_second();
+    Ok(())
+}
+
+fn ledger(world: &World) -> Result<&Ledger> {
+    let mut ledgers = world.api().list::<Ledger>();
+    ledgers.next().context("there is no Ledger")
+}
+
+/// Whether the breaker is open, and how many nodes it counts.
+fn breaker(world: &World) -> Result<(bool, usize)> {
+    let breaker = &ledger(world)?.spec.breaker;
+    Ok((breaker.opened_at.is_some(), breaker.drained.len()))
+}
+
+#[test]
+fn of_faults_on_a_tenth_of_1500_nodes_at_once_each_costs_its_holder_one_attempt_and_nobody_else()
+-> Result<()> {
+    let cluster = Cluster::busy(NODES, 0);
+    let mut world = at_rest(&cluster)?;
+    world.answer_at_once(ANSWERED_AT_ONCE);
+    let sick: Vec<usize> = (0..NODES).step_by(10).collect();
+    let expected = holders(&cluster, &sick);
+    assert_eq!(expected.len(), NODES / 10, "each has one");
+    let before = pods(&world);
+    let begun = world.spent();
+    for node in &sick {
+        break_gpu(&mut world, *node)?;
+    }
+    let mut seconds = 0;
+    while evicted(&world).len() < expected.len() || pods(&world) + expected.len() > before {
+        ensure!(
+            seconds < LIMIT_SECONDS,
+            "after {seconds} s {} of {} are evicted, and {} of {before} pods are there",
+            evicted(&world).len(),
+            expected.len(),
+            pods(&world)
+        );
+        pass_a_second(&mut world)?;
+        seconds += 1;
+    }
+    let took = world.spent().saturating_sub(begun);
+    println!(
+        "{} of {NODES} nodes: all evicted and gone within {seconds} s, {took:?} of the machine",
+        sick.len()
+    );
+    // And nothing follows.
+    for _ in 0..2 * LIMIT_SECONDS {
+        pass_a_second(&mut world)?;
+    }
+    assert_eq!(evicted(&world), expected, "gangs by how often");
+    assert_eq!(pods(&world) + expected.len(), before, "pods");
+    assert_eq!(breaker(&world)?, (false, sick.len()));
+    assert!(took < LIMIT, "{took:?}");
+    Ok(())
+}
+
+/// Three of five nodes.
+fn alarmed() -> Vec<usize> {
+    (0..NODES).filter(|node| node % 5 < 3).collect()
+}
+
+#[test]
+fn s9_a_false_alarm_on_three_fifths_of_1500_nodes_that_is_seen_at_once_opens_the_breaker_and_ends_nothing()
+-> Result<()> {
+    let cluster = Cluster::busy(NODES, 0);
+    let mut world = at_rest(&cluster)?;
+    let before = pods(&world);
+    let begun = world.spent();
+    for node in alarmed() {
+        break_gpu(&mut world, node)?;
+    }
+    for _ in 0..LIMIT_SECONDS {
+        pass_a_second(&mut world)?;
+    }
+    let took = world.spent().saturating_sub(begun);
+    println!(
+        "false alarm on {} of {NODES} nodes: {took:?} of the machine",
+        alarmed().len()
+    );
+    assert_eq!(breaker(&world)?, (true, 0));
+    assert_eq!(evicted(&world), BTreeMap::new());
+    assert_eq!(pods(&world), before, "pods");
+    // No time closes it.
+    world.wait(3_600);
+    for _ in 0..LIMIT_SECONDS {
+        pass_a_second(&mut world)?;
+    }
+    assert_eq!(breaker(&world)?, (true, 0));
+    assert_eq!(pods(&world), before, "pods");
+    assert!(took < LIMIT, "{took:?}");
+    Ok(())
+}
+
+/// The store is asked about each fault before anybody is evicted for it, and answers a few at a time: what is known then may be drained,
+/// and no more.
+#[test]
+fn s9_a_false_alarm_that_is_confirmed_node_by_node_ends_no_more_than_the_breaker_allows()
+-> Result<()> {
+    let cluster = Cluster::busy(NODES, 0);
+    let mut world = at_rest(&cluster)?;
+    world.answer_at_once(ANSWERED_AT_ONCE);
+    let before = pods(&world);
+    for node in alarmed() {
+        break_gpu(&mut world, node)?;
+    }
+    for _ in 0..2 * LIMIT_SECONDS {
+        pass_a_second(&mut world)?;
+    }
+    let (is_open, drained) = breaker(&world)?;
+    let evicted = evicted(&world);
+    println!("{drained} nodes drained before the breaker opened");
+    assert!(is_open);
+    assert!(drained <= MOST_DRAINED, "{drained} nodes");
+    assert_eq!(evicted.len(), drained, "one gang of each node");
+    let alarmed = holders(&cluster, &alarmed());
+    for (gang, times) in &evicted {
+        assert_eq!((alarmed.get(gang), *times), (Some(&1), 1), "{gang}");
+    }
+    assert_eq!(pods(&world) + evicted.len(), before, "pods");
+    Ok(())
+}
