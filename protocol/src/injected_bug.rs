@@ -76,13 +76,17 @@ pub enum InjectedBug {
     NodeForDevice,
     /// A gang is evicted for a fault whether or not the store says that it is there.
     FaultUnconfirmed,
+    /// A gang is evicted for a fault as often as it is given the device that has it.
+    FaultNotRemembered,
+    /// Nodes that were drained before a leader began do not count for its circuit breaker.
+    DrainedForgotten,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 37] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -117,6 +121,8 @@ impl InjectedBug {
         Self::KeepIgnored,
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
+        Self::FaultNotRemembered,
+        Self::DrainedForgotten,
         Self::PermitsUnproved,
     ];
 }

@@ -96,10 +96,15 @@ pub enum Fault {
     GpuBreaks,
     /// The leader's watch of what drivers publish stands still.
     SliceWatchLag,
+    /// A machine is started anew, with its disk: what ran there has failed.
+    NodeReboots,
+    /// Nobody reaches the API server for some minutes, or everything of ours is away: what runs goes on. Then the kubelets come
+    /// back one by one.
+    Outage,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 40] = [
+pub const FAULTS: [Fault; 42] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -140,6 +145,8 @@ pub const FAULTS: [Fault; 40] = [
     Fault::Compaction,
     Fault::GpuBreaks,
     Fault::SliceWatchLag,
+    Fault::NodeReboots,
+    Fault::Outage,
 ];
 
 impl Fault {
@@ -150,7 +157,9 @@ impl Fault {
             Self::ImageMissing => Some(Hardship::MissingImages),
             Self::MachineDies | Self::MachineStaysDead => Some(Hardship::DeadMachines),
             Self::HoldTeam | Self::DrainTeam => Some(Hardship::TeamStops),
-            Self::GpuBreaks | Self::SliceWatchLag => Some(Hardship::BrokenDevices),
+            Self::GpuBreaks | Self::SliceWatchLag | Self::NodeReboots | Self::Outage => {
+                Some(Hardship::BrokenDevices)
+            }
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ use muster_dra_driver::prepare::{
 
 use crate::{
     fixtures::{self, GPU_BYTES},
+    gpu_faults::GpuFaults,
     gpu_slices::GpuSlices,
     scenario::NodeShape,
 };
@@ -32,6 +33,10 @@ pub struct GpuNode {
     pub slices: GpuSlices,
     /// Who makes them.
     pub slice_mode: SliceMode,
+    /// What is wrong with its GPUs.
+    pub faults: GpuFaults,
+    /// What its driver remembers of that, beside the checkpoint.
+    pub faults_file: Option<String>,
 }
 
 /// A living container.
@@ -57,6 +62,8 @@ impl GpuNode {
             containers: BTreeMap::new(),
             slices: GpuSlices::default(),
             slice_mode: SliceMode::Dynamic,
+            faults: GpuFaults::default(),
+            faults_file: None,
         }
     }
 
@@ -199,6 +206,30 @@ impl GpuNode {
         self.containers.clear();
         self.slices.reset();
         self.lock = None;
+        // The next machine has other GPUs.
+        self.faults = GpuFaults::default();
+        self.faults_file = None;
+    }
+
+    /// The machine is started anew, with the disk that it has. Nothing runs there any more.
+    pub fn reboot(&mut self, now: u64) {
+        self.containers.clear();
+        // They are in memory.
+        self.cdi.clear();
+        self.faults.reboot();
+        self.boot(now);
+    }
+
+    /// Whether anybody uses a GPU: a claim that is recorded, or a process.
+    pub fn is_used(&self, gpu: &str) -> bool {
+        let records = self.disk.records.values();
+        let mut held = records.filter(|record| record.holds()).flat_map(Record::units);
+        let mut containers = self.containers.values();
+        held.any(|unit| unit.gpu == gpu)
+            || containers.any(|container| {
+                let mut units = container.units.iter();
+                container.listed && units.any(|(_, unit)| unit.gpu == gpu)
+            })
     }
 
     /// A machine comes up under this name, at that time.

@@ -31,7 +31,8 @@
 //! [`conformance`] asks the engine's quota alone: it runs cases of Kueue's own tests from a file
 //! (`muster-sim conformance FILE`).
 //!
-//! Slices of GPUs are played on one node with its drivers ([`gpu_slices`], `tests/slices`); clusters here have whole GPUs.
+//! Slices of GPUs are played on one node with its drivers ([`gpu_slices`], `tests/slices`); clusters here have whole GPUs. What is wrong with them is
+//! [`gpu_faults`]; drivers remember it in the state that ships.
 //!
 //! Not simulated: nodes that are lost for good, the taint `out-of-service` itself, slices that vanish with a kubelet, the
 //! extender, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
@@ -46,6 +47,7 @@ pub mod decide;
 pub mod drivers;
 pub mod faults;
 pub mod fixtures;
+pub mod gpu_faults;
 pub mod gpu_node;
 pub mod gpu_slices;
 pub mod invariants;

@@ -28,6 +28,8 @@ pub enum Planted {
     Controller(crate::controllers::InjectedBug),
     /// In the driver's machine.
     Driver(crate::drivers::InjectedBug),
+    /// In what a driver knows of faults.
+    Faults(crate::drivers::FaultBug),
 }
 
 /// How what the controllers ask for is carried out.
@@ -118,6 +120,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         match *planted {
             Planted::Controller(bug) => world.plant_in_controllers(bug),
             Planted::Driver(bug) => world.plant_in_drivers(bug),
+            Planted::Faults(bug) => world.plant_about_faults(bug),
         }
     }
     let violation = ready(&mut world, options.writes)
@@ -170,6 +173,15 @@ fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Resu
             }
         }
     }
+    come_to_rest(world)
+}
+
+/// Nothing goes wrong any more, and everything comes to rest with nothing left over.
+///
+/// # Errors
+///
+/// An invariant that breaks on the way or in the end, or that it does not come to rest.
+pub fn come_to_rest(world: &mut World) -> Result<(), Violation> {
     world.heal();
     let mut quiet_since = None;
     while world.steps < MOST_STEPS {

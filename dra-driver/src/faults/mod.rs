@@ -8,3 +8,9 @@ pub mod policy;
 mod postponed;
 pub mod telling;
 pub mod watcher;
+
+/// What is a fault, and when it is over: what the simulation of a driver needs of it.
+pub use muster_device::faults::{
+    Catalogue, Cause, Condition, Device, Fault, FaultClass, FaultState, KnownAddresses,
+    LogPosition, Observation, Proof, Recovery, Scope, Validation, of_xid,
+};

@@ -23,7 +23,10 @@ use muster_engine::{
     recovery::{BreakerWindow, TooManyNodes},
 };
 
-use crate::{Now, admission::plan::Plan, faults::held, nodes::loss, poll_context::PollContext};
+use crate::{
+    Now, admission::plan::Plan, faults::held, injected_bug::InjectedBug, nodes::loss,
+    poll_context::PollContext,
+};
 
 /// Entries that are older by the wall clock are left over from another time, in seconds.
 const LEFT_OVER_SECONDS: i64 = 86_400;
@@ -196,9 +199,18 @@ pub(crate) fn judge(
 ) -> Result<(), TooManyNodes> {
     let recovery = &context.config.recovery;
     let now = context.now.monotonic_seconds;
-    let drained = context
+    let mut drained = context
         .breaker
         .drained(recovery.breaker_window_seconds, now);
+    if context.bugs.has(InjectedBug::DrainedForgotten) {
+        let began = context.began.wall;
+        let own = context.breaker.record.drained.iter();
+        let own: BTreeSet<NodeName> = own
+            .filter(|drained| drained.at.0 >= began)
+            .map(|drained| drained.node.as_str().into())
+            .collect();
+        drained.retain(|node| own.contains(node));
+    }
     let wanted = wanted.iter().map(|node| node.as_str().into()).collect();
     let nodes = context.health.nodes_with_devices();
     recovery.breaker.judge(nodes, &drained, &wanted)

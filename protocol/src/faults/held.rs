@@ -152,7 +152,11 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
             }
         })
         .collect();
-    let answered = answered(gang);
+    let answered = if context.bugs.has(InjectedBug::FaultNotRemembered) {
+        BTreeSet::new()
+    } else {
+        answered(gang)
+    };
     let decision = decide(Facts {
         faults: &faults,
         answered: &answered,

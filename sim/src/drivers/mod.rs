@@ -3,6 +3,7 @@
 //! What a machine asks for is an [`Operation`]; each is carried out as a step of its own, a commit write by
 //! write, so that an instance can crash, and anything else can happen, between any two.
 
+mod fault_watch;
 mod instance;
 mod operation;
 mod slices;
@@ -20,6 +21,8 @@ use crate::{
     gpu_node::GpuNode,
     matrix::{EffectKind, Mishap},
 };
+use fault_watch::FaultWatch;
+pub use fault_watch::{FaultBug, FaultStep};
 pub use instance::Instance;
 use instance::{Left, current};
 use operation::Operation;
@@ -42,6 +45,9 @@ pub struct Drivers {
     /// Orphans of the last look, and when the next one is due.
     orphans: BTreeSet<Orphan>,
     look_at: u64,
+    /// What the newest instance knows of faults.
+    fault_watch: Option<FaultWatch>,
+    fault_bug: Option<FaultBug>,
     #[cfg(feature = "injected-bugs")]
     bug: Option<InjectedBug>,
 }
@@ -65,6 +71,8 @@ pub enum Step {
     Look,
     /// The newest instance sees that its slice is not what it published, and publishes it again.
     Publish,
+    /// The newest instance takes a step about faults.
+    Faults(FaultStep),
 }
 
 /// The call of a kubelet, answered.
@@ -109,6 +117,7 @@ impl Drivers {
         instance.tell(now, Input::Inventory(node.inventory()));
         instance.tell(now, Input::Observed(current(api, &node.shape.name)));
         self.instances.push(instance);
+        self.load_faults(now, node);
     }
 
     /// What the administrator says of the node's GPUs is otherwise: every instance is told.
@@ -181,6 +190,8 @@ impl Drivers {
         if self.unpublished(api, &node.shape.name).is_some() {
             steps.push(Step::Publish);
         }
+        let fault_steps = self.fault_steps(now, api, node).into_iter();
+        steps.extend(fault_steps.map(Step::Faults));
         steps.extend((0..self.late.len()).map(Step::Late));
         for instance in &self.instances {
             if instance.paused_until > now {
@@ -241,6 +252,7 @@ impl Drivers {
                     taint(api, &node.shape.name, &devices);
                 }
             }
+            Step::Faults(step) => self.take_fault_step(step, now, api, node),
             Step::Watch(id) => self.instance(id)?.watch(now, api, &node.shape.name),
             Step::Tick(id) => self.instance(id)?.tell(now, Input::Tick),
             Step::Operate(id, number) => {

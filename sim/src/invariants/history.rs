@@ -57,6 +57,7 @@ impl History {
     pub(super) fn new(scenario: &Scenario) -> Self {
         // Limits before what is judged by them.
         let kinds = [
+            Kind::Node,
             Kind::ResourceSlice,
             Kind::ResourceClaim,
             Kind::Team,
@@ -109,8 +110,12 @@ impl History {
         self.is_node_back = is_node_back;
         for number in 0..self.places.len() {
             while let Some(event) = api.next_event(self.places[number]) {
-                if let Some(object) = &event.object {
-                    self.check_object(api, object)?;
+                match &event.object {
+                    Some(object) => self.check_object(api, object)?,
+                    None if event.key.kind == Kind::Node => {
+                        self.recoveries.note_no_node(&event.key.name, api.time());
+                    }
+                    None => {}
                 }
                 self.places[number] = self.places[number].after();
             }
@@ -126,6 +131,10 @@ impl History {
             }
             Object::Team(team) => {
                 self.note_limit(team);
+                Ok(())
+            }
+            Object::Node(node) => {
+                self.recoveries.note_node(node, api.time());
                 Ok(())
             }
             Object::ResourceSlice(slice) => {

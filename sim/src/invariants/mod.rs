@@ -15,7 +15,8 @@
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
 //!   withdraws no permit of an attempt that lives;
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`];
-//! * **S8**, **S9** and **S10** of evictions for faults: [`recovery`];
+//! * **S7** of what is published of faults: [`severity`];
+//! * **S8**, **S9** and **S10** of evictions for faults, and **S18** of those for lost nodes: [`recovery`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
 //! What must hold in the end (S6) is in [`end`].
@@ -28,6 +29,7 @@ mod history;
 mod namespace_use;
 mod preemption;
 mod recovery;
+mod severity;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -46,6 +48,7 @@ pub use charges::Charges;
 use charges::Returns;
 use given::Given;
 use history::History;
+use severity::Severities;
 
 /// An invariant does not hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +78,7 @@ pub struct Invariants {
     history: History,
     given: Given,
     returns: Returns,
+    severities: Severities,
     /// Claims that are recorded or have a CDI file, by node.
     recorded: BTreeMap<String, BTreeSet<String>>,
 }
@@ -87,6 +91,7 @@ impl Invariants {
             scenario,
             given: Given::default(),
             returns: Returns::default(),
+            severities: Severities::default(),
             recorded: BTreeMap::new(),
         }
     }
@@ -123,6 +128,7 @@ impl Invariants {
         charges.check(&self.scenario, &mut self.returns)?;
         self.check_held(api, nodes, &charges)?;
         self.given.check(api, nodes)?;
+        self.severities.check(api, nodes)?;
         self.check_permits(api, nodes)
     }
 

@@ -3,12 +3,17 @@
 //! * **S8** a gang is evicted for a fault only if a device that it was given had one at any time since then;
 //! * **S9** within any window gangs are evicted for no more nodes than the circuit breaker allows, but for what a person let through
 //!   by closing it;
-//! * **S10** a gang is evicted for the same fault once.
+//! * **S10** a gang is evicted for the same fault once;
+//! * **S18** a gang is evicted since a node is lost only if that was gone, or silent for minutes while the API server could be asked, at any time since its
+//!   pods were given anything there: not since everybody was silent in an outage.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::resource::v1::{ResourceClaim, ResourceSlice};
+use k8s_openapi::api::{
+    core::v1::Node,
+    resource::v1::{ResourceClaim, ResourceSlice},
+};
 use muster_api::{Gang, Intent, IntentKind, Ledger, Reason, keys};
 
 use super::Violation;
@@ -20,6 +25,9 @@ const WINDOW_SECONDS: i64 = 600;
 const SHARE_PERCENT: usize = 20;
 const LEAST_NODES: usize = 2;
 
+/// For how long a node has to be silent until gangs there are evicted, in seconds: less than the controller waits, whose clock counts whole ones.
+const SILENT_SECONDS: i64 = 230;
+
 /// A device: its node, which is its pool, and its name there.
 type Device = (String, String);
 
@@ -30,9 +38,27 @@ struct Faulty {
     until: Option<Timestamp>,
 }
 
+/// From when to when a node was not Ready, or gone.
+#[derive(Clone, Copy, Debug)]
+struct Down {
+    since: Timestamp,
+    until: Option<Timestamp>,
+    is_gone: bool,
+}
+
+impl Down {
+    /// Whether it was lost, by any time after that one.
+    fn is_lost_after(&self, time: Timestamp, now: Timestamp) -> bool {
+        let until = self.until.unwrap_or(now);
+        let lasts = self.since + SignedDuration::from_secs(SILENT_SECONDS) <= until;
+        until >= time && (self.is_gone || lasts)
+    }
+}
+
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Recoveries {
+    down: BTreeMap<String, Vec<Down>>,
     faults: BTreeMap<Device, Vec<Faulty>>,
     /// The devices that claims were given last, by their UID, and when.
     given: BTreeMap<String, (Timestamp, Vec<Device>)>,
@@ -58,7 +84,8 @@ impl Recoveries {
     pub(super) fn note_slice(&mut self, slice: &ResourceSlice, now: Timestamp) {
         for device in slice.spec.devices.iter().flatten() {
             let key = (slice.spec.pool.name.clone(), device.name.clone());
-            let is_faulty = taints::has(device, keys::TAINT_FAULT);
+            let has = |key| taints::has(device, key);
+            let is_faulty = has(keys::TAINT_FAULT) || has(keys::TAINT_LINK_FAULT);
             let known = self.faults.entry(key).or_default();
             match known.last_mut().filter(|last| last.until.is_none()) {
                 Some(last) if !is_faulty => last.until = Some(now),
@@ -69,6 +96,39 @@ impl Recoveries {
                 _ => {}
             }
         }
+    }
+
+    /// Whether a node is Ready.
+    pub(super) fn note_node(&mut self, node: &Node, now: Timestamp) {
+        let conditions = node.status.iter().flat_map(|status| &status.conditions);
+        let is_ready = conditions
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let name = node.metadata.name.clone().unwrap_or_default();
+        self.note_down(name, (!is_ready).then_some(false), now);
+    }
+
+    /// A node is no more.
+    pub(super) fn note_no_node(&mut self, name: &str, now: Timestamp) {
+        self.note_down(name.to_owned(), Some(true), now);
+    }
+
+    /// `is_gone`: whether it is gone, if it is not Ready.
+    fn note_down(&mut self, name: String, is_gone: Option<bool>, now: Timestamp) {
+        let known = self.down.entry(name).or_default();
+        let last = known.last_mut().filter(|last| last.until.is_none());
+        let stands = last.as_ref().map(|last| last.is_gone);
+        if stands == is_gone {
+            return;
+        }
+        if let Some(last) = last {
+            last.until = Some(now);
+        }
+        known.extend(is_gone.map(|is_gone| Down {
+            since: now,
+            until: None,
+            is_gone,
+        }));
     }
 
     /// What a claim has now.
@@ -118,8 +178,37 @@ impl Recoveries {
             if is_new && intent.cause == Some(Reason::DeviceFault) {
                 self.check_eviction(api, intent)?;
             }
+            if is_new && intent.cause == Some(Reason::NodeLost) {
+                self.check_loss(api, intent)?;
+            }
         }
         Ok(())
+    }
+
+    /// S18: nothing is evicted for a node that was never lost.
+    fn check_loss(&self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
+        let gang = api.get::<Gang>(&intent.namespace, &intent.name);
+        let gang = gang.filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid));
+        let status = gang.and_then(|gang| gang.status.as_ref());
+        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
+            return Ok(());
+        };
+        let claims = admission.pods.iter().flat_map(|pod| &pod.claims);
+        let given = claims.filter_map(|uid| self.given.get(uid));
+        // Of an attempt whose pods were given nothing yet nobody knows since when.
+        let Some(since) = given.map(|(since, _)| *since).min() else {
+            return Ok(());
+        };
+        let mut down = intent.nodes.iter().flat_map(|node| self.down.get(node));
+        let now = api.time();
+        if down.any(|down| down.iter().any(|down| down.is_lost_after(since, now))) {
+            return Ok(());
+        }
+        let what = format!(
+            "{} is evicted since a node is lost, and of {:?} none was since {since}",
+            intent.name, intent.nodes
+        );
+        Err(Violation::new("S18", what))
     }
 
     fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {

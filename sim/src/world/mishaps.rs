@@ -92,7 +92,9 @@ impl World {
             | Fault::MachineDies
             | Fault::HoldTeam
             | Fault::DrainTeam
-            | Fault::GpuBreaks => self.begin(fault),
+            | Fault::GpuBreaks
+            | Fault::Outage => self.begin(fault),
+            Fault::NodeReboots => self.reboot_node(),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {
                 self.controllers.freeze(Kind::ResourceSlice);
                 "the leader's watch of ResourceSlices stands still".to_owned()

@@ -136,12 +136,21 @@ impl World {
         }
     }
 
+    /// Breaks a rule about what drivers know of faults on purpose.
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant_about_faults(&mut self, bug: crate::drivers::FaultBug) {
+        for drivers in self.drivers.values_mut() {
+            drivers.plant_about_faults(Some(bug));
+        }
+    }
+
     /// Takes one step, and checks everything. False if nobody had anything to do but wait.
     pub fn step(&mut self) -> Result<bool, Violation> {
         self.steps += 1;
         self.end_passing();
         self.mind_breaker();
         if let Some(fault) = self.faults.due(&mut self.random)
+            && self.may_happen(fault)
             && self.inject(fault)
         {
             self.faults.spend(fault);
@@ -157,6 +166,15 @@ impl World {
             return Ok(false);
         };
         self.take(&step)
+    }
+
+    /// Whether it can happen now: without the API server only what needs it not.
+    fn may_happen(&self, fault: Fault) -> bool {
+        let is_of_machines = matches!(
+            fault,
+            Fault::GpuBreaks | Fault::NodeReboots | Fault::RankFails | Fault::DriverCrash
+        );
+        is_of_machines || !self.is_away(passing::API_SERVER)
     }
 
     /// Takes this step, and checks everything. False if it was a look at things that changed nothing.
@@ -225,6 +243,9 @@ impl World {
 
     /// An administrator closes the circuit breaker once it was open for a while.
     fn mind_breaker(&mut self) {
+        if self.is_away(passing::API_SERVER) {
+            return;
+        }
         let mut ledgers = self.api.list::<Ledger>();
         let is_open = ledgers.any(|ledger| ledger.spec.breaker.opened_at.is_some());
         drop(ledgers);

@@ -3,11 +3,11 @@
 
 use k8s_openapi::api::{
     core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint},
-    resource::v1::DeviceTaint,
+    resource::v1::ResourceSlice,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use muster_api::{Team, keys, team::Stop};
+use muster_api::{Team, keys::TAINT_HELD, team::Stop};
 use muster_cluster::object::{Kind, Object};
+use muster_dra_driver::faults::FaultClass;
 
 use super::World;
 use crate::{
@@ -17,12 +17,17 @@ use crate::{
     fixtures,
     kubelet::Kubelet,
     scenario::{QuotaShape, TeamShape},
-    taints,
 };
 
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
 /// kube-controller-manager waits so long.
 const POD_GC_MILLISECONDS: u64 = 40_000;
+/// Within which all kubelets are heard of again after an outage: less than it takes until a node is taken for silent.
+const BACK_MILLISECONDS: u64 = 20_000;
+/// What is away in an outage.
+pub(super) const API_SERVER: &str = "the API server";
+/// All programs of Muster.
+pub(super) const OURS: &str = "Muster";
 /// How long pods bear that their node is not reachable.
 const TOLERATION_MILLISECONDS: u64 = 300_000;
 
@@ -35,6 +40,7 @@ impl World {
                 self.api.list::<Team>().filter_map(name).collect()
             }
             Fault::SuspendJob => self.owners.suspendable(&self.api, false),
+            Fault::Outage => [API_SERVER, OURS].map(str::to_owned).into(),
             _ => self.nodes.keys().cloned().collect(),
         };
         let is_free = |name: &String| {
@@ -55,6 +61,8 @@ impl World {
             // Longer than it takes until somebody is evicted for it.
             Fault::LowerQuota => (1_000, 300_000),
             Fault::GpuBreaks => (1_000, 200_000),
+            // Longer than any time after which a node counts as lost.
+            Fault::Outage => (1_000, 600_000),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
@@ -113,6 +121,13 @@ impl World {
                 format!("team {name} is held and drained")
             }
             Fault::GpuBreaks => self.break_gpu(&name)?,
+            Fault::Outage => {
+                // It cannot renew its lease, and ends.
+                if let Some(leader) = self.controllers.holder() {
+                    self.controllers.crash(leader, &self.api);
+                }
+                format!("{name} cannot be reached")
+            }
             _ => return None,
         };
         Some(format!("{told}, for a while"))
@@ -155,8 +170,13 @@ impl World {
                 }
                 Fault::HoldTeam | Fault::DrainTeam => self.stop_team(&name, Stop::None),
                 Fault::GpuBreaks => {
-                    taints::publish(&mut self.api, &name, keys::TAINT_FAULT, |_| None);
+                    if let Some(node) = self.nodes.get_mut(&name) {
+                        node.faults.mend();
+                    }
                 }
+                Fault::Outage if name == API_SERVER => self.come_back(),
+                // Whoever leads next lists everything.
+                Fault::Outage => {}
                 _ => self.add_node(&name),
             }
             self.trace
@@ -199,24 +219,48 @@ impl World {
         }
     }
 
-    /// A GPU of the node breaks, and its driver says so. The rank on it dies of that, or goes on as if nothing were.
+    /// The API server is reached again. It has heard of no kubelet for so long that all nodes are silent, until each is heard of.
+    fn come_back(&mut self) {
+        let names: Vec<String> = self.nodes.keys().cloned().collect();
+        for name in names {
+            let mut passing = self.passing.keys();
+            let is_busy = passing.any(|(fault, of)| *of == name && is_of_node(*fault));
+            if !is_busy {
+                self.set_ready(&name, false);
+                let until = self.now + self.random.between(1_000, BACK_MILLISECONDS);
+                self.passing.insert((Fault::NotReady, name), until);
+            }
+        }
+    }
+
+    /// A GPU of the node breaks. The rank on it dies of that, or goes on as if nothing were. Its driver hears of it by the log.
     fn break_gpu(&mut self, name: &str) -> Option<String> {
-        const CLASSES: [&str; 5] = ["Contained", "Reset", "Reboot", "Unknown", "Retire"];
+        const CLASSES: [FaultClass; 6] = [
+            FaultClass::Contained,
+            FaultClass::Link,
+            FaultClass::Unknown,
+            FaultClass::Reset,
+            FaultClass::Reboot,
+            FaultClass::Retire,
+        ];
+        // One after the other: else nobody could tell of which fault a taint is.
+        if self.is_behind_with_faults(name) {
+            return None;
+        }
         let number = self.random.index(self.nodes.get(name)?.shape.gpus);
-        let class = CLASSES[self.random.index(CLASSES.len())];
-        let device = fixtures::device_name(number);
-        let taint = DeviceTaint {
-            key: keys::TAINT_FAULT.to_owned(),
-            value: Some(class.to_owned()),
-            effect: "NoSchedule".to_owned(),
-            time_added: Some(Time(self.api.time())),
-        };
-        taints::publish(&mut self.api, name, keys::TAINT_FAULT, |of| {
-            (of == device).then(|| taint.clone())
-        });
+        let mut classes = vec![CLASSES[self.random.index(CLASSES.len())]];
+        // What is milder comes with it, or something else that is as bad.
+        if self.random.one_in(2) {
+            let beside = FaultClass::ALL;
+            classes.push(beside[self.random.index(beside.len())]);
+        }
+        self.random.shuffle(&mut classes);
         let gpu = fixtures::gpu_uuid(name, number);
-        let containers = &self.nodes.get(name)?.containers;
-        let mut containers = containers.iter();
+        let node = self.nodes.get_mut(name)?;
+        for class in &classes {
+            node.faults.log(number, *class);
+        }
+        let mut containers = node.containers.iter();
         let rank = containers.find(|(_, it)| it.units.iter().any(|(_, unit)| unit.gpu == gpu));
         let rank = rank.map(|(pod, _)| pod.clone());
         if let Some(pod) = rank
@@ -224,7 +268,47 @@ impl World {
         {
             self.finish(name, &pod, false);
         }
-        Some(format!("{name}: {device} has a fault of class {class}"))
+        let device = fixtures::device_name(number);
+        Some(format!("{name}: {device} has faults of the classes {classes:?}"))
+    }
+
+    /// Whether the driver of the node has yet to hear, or to publish, that what was wrong is mended.
+    fn is_behind_with_faults(&self, name: &str) -> bool {
+        let Some(node) = self.nodes.get(name) else {
+            return true;
+        };
+        let slice = self.api.get::<ResourceSlice>("", &fixtures::slice_name(name));
+        let devices = slice.into_iter().flat_map(|slice| &slice.spec.devices);
+        let mut devices = devices.flatten();
+        !node.faults.said().is_empty()
+            || node.faults.standing().is_empty()
+                && devices.any(|device| {
+                    let mut taints = device.taints.iter().flatten();
+                    taints.any(|taint| taint.key != TAINT_HELD)
+                })
+    }
+
+    /// A machine is started anew, with its disk. What ran there has failed.
+    pub(super) fn reboot_node(&mut self) -> Option<String> {
+        let running = self.nodes.keys().filter(|name| !self.is_off(name));
+        let running = running.cloned().collect();
+        let name: String = self.random.pick(running)?;
+        let pods: Vec<String> = self.nodes.get(&name)?.containers.keys().cloned().collect();
+        for pod in pods {
+            self.finish(&name, &pod, false);
+        }
+        let (node, drivers, kubelet) = (
+            self.nodes.get_mut(&name)?,
+            self.drivers.get_mut(&name)?,
+            self.kubelets.get_mut(&name)?,
+        );
+        while let Some(id) = drivers.instances.first().map(|instance| instance.id) {
+            drivers.crash(0, node);
+            kubelet.disconnected(self.now, &mut self.random, id);
+        }
+        node.reboot(self.now);
+        kubelet.restart(self.now);
+        Some(format!("{name} is started anew"))
     }
 
     fn stop_team(&mut self, team: &str, stop: Stop) {
@@ -234,10 +318,20 @@ impl World {
             .update::<Team>("", team, any, |team| team.spec.stop = stop);
     }
 
+    /// What is over first. Nothing that goes by way of the API server is while that cannot be reached.
     fn first_over(&self) -> Option<(Fault, String)> {
+        let is_out = self.is_away(API_SERVER);
         let mut passing = self.passing.iter();
-        let (over, _) = passing.find(|(_, until)| **until <= self.now)?;
+        let (over, _) = passing.find(|((fault, _), until)| {
+            **until <= self.now && (!is_out || *fault == Fault::Outage)
+        })?;
         Some(over.clone())
+    }
+
+    /// Whether an outage keeps this from being reached.
+    pub(super) fn is_away(&self, what: &str) -> bool {
+        let mut passing = self.passing.keys();
+        passing.any(|(fault, name)| *fault == Fault::Outage && name == what)
     }
 
     /// A Namespace has, or loses, its label: without it waiting gangs have no Team, its Queue goes, and what runs stays
@@ -328,6 +422,9 @@ impl World {
             let _ = self.api.create(fixtures::node(&shape));
             let _ = self.api.create(fixtures::resource_slice(&shape));
         }
+        if let (Some(drivers), Some(known)) = (self.drivers.get(node), self.nodes.get(node)) {
+            drivers.publish_faults(&mut self.api, known);
+        }
     }
 
     /// A machine is gone, with all that ran there, its disk, and the programs of the node. What its driver had sent may
@@ -396,6 +493,11 @@ fn is_of_machine(fault: Fault) -> bool {
             | Fault::MachineStaysDead
             | Fault::NotReady
     )
+}
+
+/// What has to do with whether its kubelet is heard of.
+fn is_of_node(fault: Fault) -> bool {
+    is_of_machine(fault) && fault != Fault::GpuBreaks
 }
 
 fn is_stop(fault: Fault) -> bool {

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Ledger, NodeDevices, keys};
 use muster_cluster::object::{Kind, Object};
+use muster_dra_driver::faults::FaultClass;
 
 use super::{Step, Steps, World, turns::ACTORS};
 use crate::{
@@ -167,6 +168,42 @@ impl World {
         if let Some(leader) = self.controllers.holder() {
             self.controllers.crash(leader, &self.api);
         }
+    }
+
+    /// A kubelet restarts: containers live on.
+    pub fn restart_kubelet(&mut self, node: &str) {
+        self.note(&format!("{node}: kubelet restarts"));
+        if let Some(kubelet) = self.kubelets.get_mut(node) {
+            kubelet.restart(self.now);
+        }
+    }
+
+    /// Something is wrong with a GPU of a node; its kernel logs it.
+    pub fn gpu_breaks(&mut self, node: &str, gpu: usize, class: FaultClass) {
+        self.note(&format!("{node}: GPU {gpu} has a fault of class {class}"));
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.faults.log(gpu, class);
+        }
+    }
+
+    /// A person mends the GPUs of a node, and says so.
+    pub fn mend_gpus(&mut self, node: &str) {
+        self.note(&format!("{node}: its GPUs are mended"));
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.faults.mend();
+        }
+    }
+
+    /// The newest instance of a node's driver, if one runs.
+    pub fn newest_instance(&self, node: &str) -> Option<u64> {
+        let drivers = self.drivers.get(node)?;
+        drivers.instances.last().map(|instance| instance.id)
+    }
+
+    /// Whether the leader holds the circuit breaker to be open, as the Ledger says.
+    pub fn is_breaker_open(&self) -> bool {
+        let mut ledgers = self.api.list::<Ledger>();
+        ledgers.any(|ledger| ledger.spec.breaker.opened_at.is_some())
     }
 
     /// The leader loses the lease, lives on, and its watches of these kinds stand still. Returns the number of the

@@ -3,8 +3,11 @@
 use muster_cluster::object::Kind;
 use muster_protocol::ApiRequest;
 
-use super::{World, turns::Step};
-use crate::{controllers, drivers};
+use super::{
+    World,
+    turns::{Step, Who},
+};
+use crate::{controllers, drivers, scheduler};
 
 /// Steps that a script can hold back, wait for, or have taken. Replicas of the controller and instances of the drivers
 /// are given by number.
@@ -42,6 +45,10 @@ pub enum Steps {
     StatusWrites(u64),
     /// A kubelet does anything.
     Kubelets,
+    /// A rank does anything by itself.
+    Ranks,
+    /// kube-scheduler is told of a change of a kind.
+    SchedulerWatches(Kind),
     /// An owner makes, or deletes, anything.
     Owners,
 }
@@ -57,11 +64,12 @@ impl World {
                 .is_some_and(|drivers| is_of_drivers(steps, drivers, step)),
             Step::Kubelet(..) => steps == Steps::Kubelets,
             Step::Owners(_) => steps == Steps::Owners,
-            Step::Scheduler(_)
-            | Step::Claims(_)
-            | Step::Inform(..)
-            | Step::Garbage(_)
-            | Step::Workload(_) => false,
+            Step::Workload(_) => steps == Steps::Ranks,
+            Step::Inform(Who::Scheduler, watch) => {
+                let kind = scheduler::WATCHED.get(*watch);
+                kind.is_some_and(|kind| steps == Steps::SchedulerWatches(*kind))
+            }
+            Step::Scheduler(_) | Step::Claims(_) | Step::Inform(..) | Step::Garbage(_) => false,
         }
     }
 

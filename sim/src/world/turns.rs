@@ -1,6 +1,9 @@
 //! Whose turn it is, and what all of them may do next.
 
-use super::World;
+use super::{
+    World,
+    passing::{API_SERVER, OURS},
+};
 use crate::matrix::EffectKind;
 use crate::{claim_controller, controllers, drivers, kubelet, owners, scheduler, workload};
 use muster_cluster::object::ObjectKey;
@@ -106,6 +109,10 @@ impl World {
     pub(super) fn steps_of(&mut self, actor: Actor) -> Vec<Step> {
         let mut steps = self.all_steps_of(actor);
         steps.retain(|step| !self.held.iter().any(|held| self.is_of(*held, step)));
+        let (api_server, ours) = (self.is_away(API_SERVER), self.is_away(OURS));
+        if api_server || ours {
+            steps.retain(|step| !is_cut_off(step, api_server, ours));
+        }
         steps
     }
 
@@ -180,6 +187,19 @@ fn is_recovery(step: &Step) -> bool {
         Step::Controllers(controllers::Step::Notice(_) | controllers::Step::Thaw(..))
             | Step::Driver(_, drivers::Step::StopOld)
     )
+}
+
+/// Whether a step cannot be taken while the API server, or all of ours, is away: what runs goes on and ends, and a driver hears what the
+/// kernel logs.
+fn is_cut_off(step: &Step, api_server: bool, ours: bool) -> bool {
+    match step {
+        Step::Workload(workload::Step::End(_)) => false,
+        Step::Driver(_, drivers::Step::Faults(step)) => {
+            ours || api_server && *step == drivers::FaultStep::Publish
+        }
+        Step::Driver(..) | Step::Controllers(_) => true,
+        _ => api_server,
+    }
 }
 
 fn is_poll(step: &Step) -> bool {
