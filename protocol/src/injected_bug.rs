@@ -78,8 +78,8 @@ pub enum InjectedBug {
     FaultUnconfirmed,
     /// A gang is evicted for a fault as often as it is given the device that has it.
     FaultNotRemembered,
-    /// Nodes that were drained before a leader began do not count for its circuit breaker.
-    DrainedForgotten,
+    /// Nodes that were drained before do not count for the circuit breaker.
+    DrainedNotCounted,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
 }
@@ -122,7 +122,7 @@ impl InjectedBug {
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
         Self::FaultNotRemembered,
-        Self::DrainedForgotten,
+        Self::DrainedNotCounted,
         Self::PermitsUnproved,
     ];
 }

@@ -223,7 +223,9 @@ impl GpuNode {
     /// Whether anybody uses a GPU: a claim that is recorded, or a process.
     pub fn is_used(&self, gpu: &str) -> bool {
         let records = self.disk.records.values();
-        let mut held = records.filter(|record| record.holds()).flat_map(Record::units);
+        let mut held = records
+            .filter(|record| record.holds())
+            .flat_map(Record::units);
         let mut containers = self.containers.values();
         held.any(|unit| unit.gpu == gpu)
             || containers.any(|container| {

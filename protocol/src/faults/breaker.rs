@@ -202,14 +202,8 @@ pub(crate) fn judge(
     let mut drained = context
         .breaker
         .drained(recovery.breaker_window_seconds, now);
-    if context.bugs.has(InjectedBug::DrainedForgotten) {
-        let began = context.began.wall;
-        let own = context.breaker.record.drained.iter();
-        let own: BTreeSet<NodeName> = own
-            .filter(|drained| drained.at.0 >= began)
-            .map(|drained| drained.node.as_str().into())
-            .collect();
-        drained.retain(|node| own.contains(node));
+    if context.bugs.has(InjectedBug::DrainedNotCounted) {
+        drained.clear();
     }
     let wanted = wanted.iter().map(|node| node.as_str().into()).collect();
     let nodes = context.health.nodes_with_devices();

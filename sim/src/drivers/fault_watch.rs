@@ -73,6 +73,8 @@ pub(super) struct FaultWatch {
     kept: FaultState,
     /// What it has told.
     told: FaultState,
+    /// Whether whoever says that a GPU is mended is answered once that is on the disk. (If the driver ends before, they say it again.)
+    owes_answer: bool,
     bug: Option<FaultBug>,
 }
 
@@ -94,6 +96,7 @@ impl FaultWatch {
             kept: state.clone(),
             told: state.clone(),
             state,
+            owes_answer: false,
             bug,
         }
     }
@@ -116,7 +119,7 @@ impl FaultWatch {
             (
                 FaultStep::Look,
                 has_read_all
-                    && (!node.faults.said().is_empty()
+                    && (!node.faults.said().is_empty() && !self.owes_answer
                         || !self.state.gpus().is_empty() && self.looked_at(node) != self.state),
             ),
         ];
@@ -137,9 +140,9 @@ impl FaultWatch {
         }
         let catalogue = Catalogue::shipped();
         let device = Device::Uuid(uuid);
-        let _ =
-            self.state
-                .observe_by(&catalogue, &device, *observation, &known, now_unix_seconds);
+        let _ = self
+            .state
+            .observe_by(&catalogue, &device, *observation, &known, now_unix_seconds);
         self.state.read_log(position(line + 1));
     }
 
@@ -227,7 +230,12 @@ fn says(device: &PublishedDevice, told: &FaultState, node: &GpuNode) -> bool {
     let taints = device.taints.iter().flatten();
     let said: BTreeMap<&str, &str> = taints
         .filter(|taint| is_of_faults(taint))
-        .map(|taint| (taint.key.as_str(), taint.value.as_deref().unwrap_or_default()))
+        .map(|taint| {
+            (
+                taint.key.as_str(),
+                taint.value.as_deref().unwrap_or_default(),
+            )
+        })
         .collect();
     let wanted = wanted(told, node, &device.name);
     let wanted: BTreeMap<&str, &str> = wanted.iter().map(|(key, it)| (*key, it.as_str())).collect();
@@ -311,6 +319,9 @@ impl Drivers {
             FaultStep::Keep => {
                 node.faults_file = serde_json::to_string(&watch.state).ok();
                 watch.kept = watch.state.clone();
+                if std::mem::take(&mut watch.owes_answer) {
+                    node.faults.answer();
+                }
             }
             FaultStep::Tell => {
                 // First, so that no claim is prepared that has a taint.
@@ -321,7 +332,11 @@ impl Drivers {
             FaultStep::Publish => publish(&watch.told, api, node),
             FaultStep::Look => {
                 watch.state = watch.looked_at(node);
-                node.faults.answer();
+                watch.owes_answer = !node.faults.said().is_empty();
+                if watch.owes_answer && watch.state == watch.kept {
+                    watch.owes_answer = false;
+                    node.faults.answer();
+                }
             }
         }
     }

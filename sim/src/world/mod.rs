@@ -231,6 +231,7 @@ impl World {
         self.held.clear();
         self.owners.heal();
         self.end_all_passing();
+        self.nodes.values_mut().for_each(|node| node.faults.mend());
         self.take_promotions_back();
         self.invariants.heal(&self.api);
         self.controllers.heal(&self.api);

@@ -269,7 +269,9 @@ impl World {
             self.finish(name, &pod, false);
         }
         let device = fixtures::device_name(number);
-        Some(format!("{name}: {device} has faults of the classes {classes:?}"))
+        Some(format!(
+            "{name}: {device} has faults of the classes {classes:?}"
+        ))
     }
 
     /// Whether the driver of the node has yet to hear, or to publish, that what was wrong is mended.
@@ -277,7 +279,9 @@ impl World {
         let Some(node) = self.nodes.get(name) else {
             return true;
         };
-        let slice = self.api.get::<ResourceSlice>("", &fixtures::slice_name(name));
+        let slice = self
+            .api
+            .get::<ResourceSlice>("", &fixtures::slice_name(name));
         let devices = slice.into_iter().flat_map(|slice| &slice.spec.devices);
         let mut devices = devices.flatten();
         !node.faults.said().is_empty()

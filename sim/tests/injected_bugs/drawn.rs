@@ -33,6 +33,13 @@ const fn driver(bug: drivers::InjectedBug, faults: &'static [(Fault, u64)]) -> C
     }
 }
 
+const fn about_faults(bug: drivers::FaultBug, faults: &'static [(Fault, u64)]) -> Case {
+    Case {
+        planted: Planted::Faults(bug),
+        faults,
+    }
+}
+
 /// Leaders that follow each other quickly, and writes that arrive late.
 const SUCCESSION: &[(Fault, u64)] = &[
     (Fault::LeaseLost, 6),
@@ -71,6 +78,12 @@ const BREAKING: &[(Fault, u64)] = &[
     (Fault::SliceWatchLag, 12),
     (Fault::RankFails, 6),
 ];
+/// GPUs that break, and drivers that start anew while that stands.
+const RESTARTING: &[(Fault, u64)] = &[
+    (Fault::GpuBreaks, 12),
+    (Fault::DriverCrash, 20),
+    (Fault::DriverUpdate, 4),
+];
 /// Limits that fall below what is in use.
 const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
 
@@ -94,6 +107,8 @@ fn cases() -> Vec<Case> {
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
         driver(D::ClaimUidUnchecked, SWAPPING),
+        about_faults(drivers::FaultBug::ForgottenAtStart, RESTARTING),
+        about_faults(drivers::FaultBug::LastEventWins, BREAKING),
     ]
 }
 

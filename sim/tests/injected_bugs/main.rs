@@ -32,9 +32,11 @@ fn every_rule_that_can_be_broken_is_broken_here() {
         .collect();
     let controllers = controllers::InjectedBug::ALL.map(Planted::Controller);
     let drivers = drivers::InjectedBug::ALL.map(Planted::Driver);
+    let faults = drivers::FaultBug::ALL.map(Planted::Faults);
     let forgotten: Vec<String> = controllers
         .into_iter()
         .chain(drivers)
+        .chain(faults)
         .map(|planted| format!("{planted:?}"))
         .filter(|planted| !covered.contains(planted))
         .collect();

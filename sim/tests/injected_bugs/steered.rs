@@ -81,6 +81,14 @@ fn cases() -> Vec<Case> {
             controllers(Controllers::LostProposalIgnored)
             => proposals::a_permit_is_written_before_anybody_could_refuse_it
         ),
+        case!(
+            controllers(Controllers::FaultNotRemembered)
+            => faults::a_gang_is_given_the_device_that_it_was_evicted_for
+        ),
+        case!(
+            controllers(Controllers::DrainedNotCounted)
+            => faults::a_third_node_has_a_fault_under_the_next_leader
+        ),
     ]
 }
 
@@ -115,7 +123,7 @@ fn every_rule_is_seen_when_it_is_broken_and_only_then() {
             let named: &[&str] = if case.shows_in_the_end {
                 &["S6", "L-6"]
             } else {
-                &["S1", "S2", "S3", "S4", "S16"]
+                &["S1", "S2", "S3", "S4", "S9", "S10", "S16"]
             };
             match broken.violation {
                 Some(violation) if named.contains(&violation.invariant) => {

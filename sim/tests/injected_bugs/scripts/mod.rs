@@ -1,6 +1,7 @@
 //! The steered schedules. Each has one node, one Team with as many GPUs as the node, and gangs made by users pod by
 //! pod.
 
+pub(crate) mod faults;
 pub(crate) mod instances;
 pub(crate) mod leaders;
 pub(crate) mod losses;
