@@ -7,6 +7,7 @@
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
+//! | [`faults`] | faults of GPUs: injected, waited for, mended |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`containers`] | machines with real containers, where the chart is installed as it is |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
@@ -32,6 +33,7 @@ pub mod events;
 pub mod evictions;
 pub mod failure_report;
 pub mod fake_nodes;
+pub mod faults;
 pub mod gangs;
 pub mod gpu_board;
 pub mod http_get;
