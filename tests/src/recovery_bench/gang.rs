@@ -1,6 +1,9 @@
 //! The gang that is measured, and those beside it that nothing must happen to.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::{
@@ -15,7 +18,7 @@ use crate::{
     builders::{self, RankProgram, gpu_quota},
     cluster::Cluster,
     gangs,
-    kubernetes::{self, LIMIT, Progress, eventually, list},
+    kubernetes::{self, Progress, eventually, list},
     workloads::Workload,
 };
 
@@ -33,6 +36,8 @@ const QUOTA: u32 = 32;
 const BACKOFF_LIMIT: i32 = 6;
 /// How often the gang may be started anew after pods that failed by themselves.
 const MAX_RESTARTS: &str = "3";
+/// Longest time until nothing is left of a Job: a kubelet that was away looks once a minute at pods that are gone.
+const END_LIMIT: Duration = Duration::from_mins(5);
 /// Steps of a tenth of a second, so that ranks run for longer than any run of the measurement: a day.
 const ENDLESS_STEPS: u32 = 864_000;
 
@@ -77,9 +82,10 @@ pub(super) async fn start(cluster: &Cluster, job: &str, behaviour: Behaviour) ->
     let mut spec = workload.pod_spec(&cluster.client(), &ranks).await?;
     spec.termination_grace_period_seconds = Some(i64::from(GRACE_SECONDS));
     let promised = [(keys::MAX_RESTARTS, MAX_RESTARTS)];
-    create(&cluster.client(), job, RANKS, &promised, &spec).await?;
     let client = cluster.client();
-    let gang = gangs::wait_until_running(&client, NAMESPACE, &gangs::of_job(job)).await?;
+    create(&client, job, RANKS, &promised, &spec).await?;
+    let name = gangs::of_job(job);
+    let gang = gangs::wait_until_all_of_many_run(&client, NAMESPACE, &name).await?;
     let pods = gangs::pods(&client, &gang).await?;
     Ok(Running {
         job: job.to_owned(),
@@ -101,7 +107,8 @@ pub(super) async fn start_bystander(cluster: &Cluster, job: &str, node: &str) ->
     let client = cluster.client();
     let spec = builders::on_node(workload.pod_spec(&client, &ranks).await?, node);
     create(&client, job, 1, &[], &spec).await?;
-    gangs::wait_until_running(&client, NAMESPACE, &gangs::of_job(job)).await?;
+    let name = gangs::of_job(job);
+    gangs::wait_until_all_of_many_run(&client, NAMESPACE, &name).await?;
     Ok(())
 }
 
@@ -110,7 +117,7 @@ pub(super) async fn delete(client: &Client, namespace: &str, job: &str) -> Resul
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
     jobs.delete(job, &DeleteParams::background()).await?;
     let what = format!("nothing is left of Job {namespace}/{job}");
-    eventually(&what, LIMIT, async || {
+    eventually(&what, END_LIMIT, async || {
         let pods: Vec<Pod> = list(client, Some(namespace)).await?;
         let of_job = pods
             .iter()

@@ -82,19 +82,19 @@ pub struct FaultReport {
     pub grace_seconds: u32,
     /// How many ranks died with their GPU.
     pub ranks_died: RanksDied,
-    /// As in the report, and so are the others.
+    /// See [`RecoveryReport::fault_to_taint_seconds`].
     pub fault_to_taint_seconds: Percentiles,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::fault_to_intent_seconds`].
     pub fault_to_intent_seconds: Percentiles,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::fault_to_deleted_seconds`].
     pub fault_to_deleted_seconds: Percentiles,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::fault_to_running_seconds`].
     pub fault_to_running_seconds: Percentiles,
     /// Restarts that took more than one further attempt until all pods ran.
     pub repeated_attempts: usize,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::wrong_restarts`].
     pub wrong_restarts: usize,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::partial_restarts`].
     pub partial_restarts: usize,
 }
 
@@ -110,9 +110,9 @@ pub struct NodeLossReport {
     pub node_loss_to_intent_seconds: Percentiles,
     /// From the loss to all pods of another attempt being in phase Running.
     pub node_loss_to_running_seconds: Percentiles,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::wrong_restarts`].
     pub wrong_restarts: usize,
-    #[expect(missing_docs, reason = "as in the report")]
+    /// See [`RecoveryReport::partial_restarts`].
     pub partial_restarts: usize,
 }
 

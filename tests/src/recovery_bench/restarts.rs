@@ -102,7 +102,12 @@ mod tests {
     /// Two pods of attempt 1, gone after 10 s, and two of attempt 2, which run since 20 s.
     fn restarted_whole(start: Instant) -> (Seen, Before) {
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let old = |number: u32| (format!("old-{number}"), pod(GANG, &[1], start, Some(at(10))));
+        let old = |number: u32| {
+            (
+                format!("old-{number}"),
+                pod(GANG, &[1], start, Some(at(10))),
+            )
+        };
         let new = |number: u32| (format!("new-{number}"), pod(GANG, &[2], at(20), None));
         let seen = Seen {
             pods: [old(0), old(1), new(0), new(1)].into(),

@@ -141,9 +141,7 @@ impl Seen {
             seen.node = Some(node.clone());
         }
         let index = annotation(COMPLETION_INDEX);
-        seen.index = index
-            .and_then(|index| index.parse().ok())
-            .or(seen.index);
+        seen.index = index.and_then(|index| index.parse().ok()).or(seen.index);
         let attempt = annotation(keys::ATTEMPT);
         seen.attempts
             .extend(attempt.and_then(|attempt| attempt.parse::<i64>().ok()));
@@ -200,7 +198,12 @@ impl Seen {
     }
 
     /// The first attempt after this one of which so many pods ran, and when the last of them began to.
-    pub(super) fn whole_after(&self, gang: &str, attempt: i64, size: usize) -> Option<(i64, Instant)> {
+    pub(super) fn whole_after(
+        &self,
+        gang: &str,
+        attempt: i64,
+        size: usize,
+    ) -> Option<(i64, Instant)> {
         let mut by_attempt: BTreeMap<i64, Vec<Instant>> = BTreeMap::new();
         for (_, pod) in self.of_gang(gang) {
             let of = pod.attempts.last().filter(|of| **of > attempt);
