@@ -14,7 +14,7 @@
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
 //! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
 //! | [`vendor_webhook`] | a mutating webhook of another vendor |
-//! | [`observer`] | checks the invariants S1 to S6 and S16 from the outside, all the time |
+//! | [`observer`] | checks the invariants S1 to S8 and S16 from the outside, all the time |
 //! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
 //! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
 //!

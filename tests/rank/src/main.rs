@@ -5,13 +5,15 @@
 //! that ends with success proves that the whole gang ran at the same time.
 //!
 //! Ranks can be told to fail, to hang once they have lost a peer, as collective communication does, to write checkpoints and
-//! go on from the last one, to write one when they are told that they are to go, and not to listen to SIGTERM.
+//! go on from the last one, to write one when they are told that they are to go, to end when a GPU of them fails, and not to listen to
+//! SIGTERM.
 //!
 //! | exit code | meaning |
 //! | --- | --- |
 //! | 0 | all peers were met and all steps done |
 //! | 1 | it was told to fail |
 //! | 2 | the arguments or the environment are wrong |
+//! | 3 | a GPU of it failed |
 //! | 10 | not all peers were there before the deadline |
 //! | 11 | a peer went away between two steps |
 //! | 12 | a peer says something else about the gang than this rank |
@@ -19,6 +21,7 @@
 
 mod checkpoint;
 mod exchange;
+mod gpus;
 mod notice;
 mod report;
 
@@ -32,7 +35,9 @@ use std::{
 use clap::Parser;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{checkpoint::Checkpoint, exchange::Failure, notice::Notice, report::Report};
+use crate::{
+    checkpoint::Checkpoint, exchange::Failure, gpus::Gpus, notice::Notice, report::Report,
+};
 
 /// How often a rank that hangs looks whether it is told to fail.
 const ORDER_POLL: Duration = Duration::from_millis(50);
@@ -87,6 +92,16 @@ struct Options {
     /// SIGTERM changes nothing.
     #[arg(long, env = "IGNORE_SIGTERM", action = clap::ArgAction::Set, default_value_t = false)]
     ignore_sigterm: bool,
+    /// Ends with 3 once a GPU of it fails, as programs that use CUDA do, also while it waits for a peer. Whole GPUs only.
+    #[arg(long, env = "DIES_WITH_GPU", action = clap::ArgAction::Set, default_value_t = false)]
+    dies_with_gpu: bool,
+    /// The file that stands for the machine's cards.
+    #[arg(
+        long,
+        env = "MUSTER_NVML_MOCK_STATE",
+        default_value = "/run/machine/nvml.json"
+    )]
+    cards: PathBuf,
     /// Longest time until all peers are met.
     #[arg(long, env = "DEADLINE_SECONDS", default_value_t = 60)]
     deadline_seconds: u64,
@@ -107,10 +122,23 @@ async fn main() -> ExitCode {
         Ok(mut terminated) => tokio::select! {
             outcome = run(&options, rank, &mut report) => outcome,
             () = told_to_end(&mut terminated, options.ignore_sigterm) => Err(Failure::Terminated),
+            failure = gpu_failure(&options) => Err(failure),
         },
         Err(error) => Err(Failure::Io(error)),
     };
     report.finish(&options.peers_dir, outcome)
+}
+
+/// Waits until a GPU of it fails; for ever, if it does not die of that.
+async fn gpu_failure(options: &Options) -> Failure {
+    if !options.dies_with_gpu {
+        return std::future::pending().await;
+    }
+    let own: Vec<String> = report::gpus(&options.gpus).map(str::to_owned).collect();
+    match Gpus::of(&options.cards, &own) {
+        Ok(gpus) => Failure::Gpu(gpus.fail().await),
+        Err(error) => Failure::Io(error),
+    }
 }
 
 /// Waits for SIGTERM; one that is ignored never comes.

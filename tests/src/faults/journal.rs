@@ -66,6 +66,11 @@ impl Journal {
         written.with_context(|| self.path.display().to_string())
     }
 
+    /// Its length; 0 while there is none.
+    pub fn bytes(&self) -> u64 {
+        fs::metadata(&self.path).map_or(0, |metadata| metadata.len())
+    }
+
     /// All its lines. The last one is left out while it is being written.
     pub fn read(&self) -> Result<Vec<Injected>> {
         let text = match fs::read_to_string(&self.path) {
