@@ -137,7 +137,7 @@ impl Observation {
     /// The taint of a device that has a fault, and when it was first seen.
     pub(super) fn fault_of(&self, node: &str, device: &str) -> Option<(&str, Instant)> {
         let fault = self.faulty.get(&(node.to_owned(), device.to_owned()))?;
-        Some((&fault.taint, fault.since))
+        Some((fault.taint.as_str(), fault.since))
     }
 
     pub(super) fn is_running(&self, team: &str, name: &str) -> bool {

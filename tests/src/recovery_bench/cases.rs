@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use anyhow::{Context, Error, Result, ensure};
 use serde::{Serialize, Serializer};
 
-use super::gang::{GRACE_SECONDS, RANKS};
+use super::gang::{Behaviour, GRACE_SECONDS, RANKS};
 
 /// How many ranks of the gang die with the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,12 +50,21 @@ impl Case {
         if self.takes_grace { GRACE_SECONDS } else { 0 }
     }
 
-    /// The ranks that are told to die when the GPU of this one breaks.
+    /// How the ranks behave.
+    pub(super) fn behaviour(self) -> Behaviour {
+        Behaviour {
+            takes_grace: self.takes_grace,
+            dies_with_gpu: self.ranks_died != RanksDied::Count(0),
+            hangs_when_lost: self.ranks_died != RanksDied::All,
+        }
+    }
+
+    /// The ranks that are told to die when the GPU of this one breaks: beside itself, which needs no telling, and others that follow it because they
+    /// have lost a peer.
     pub(super) fn told_to_die(self, faulty: u32) -> Vec<u32> {
         match self.ranks_died {
-            RanksDied::Count(count) => (0..count).map(|more| (faulty + more) % RANKS).collect(),
-            // The others follow.
-            RanksDied::All => vec![faulty],
+            RanksDied::Count(count) => (1..count).map(|more| (faulty + more) % RANKS).collect(),
+            RanksDied::All => Vec::new(),
         }
     }
 }
@@ -158,11 +167,22 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_of_the_faulty_gpu_dies_first_and_no_rank_twice() {
-        let told = |text: &str, faulty: u32| text.parse::<Case>().unwrap().told_to_die(faulty);
-        assert_eq!(told("30:0", 4), [0_u32; 0]);
-        assert_eq!(told("30:3", 4), [4, 5, 0]);
-        assert_eq!(told("0:all", 2), [2]);
+    fn as_many_ranks_die_as_the_case_says_that_of_the_faulty_gpu_among_them() {
+        for (text, dies_with_gpu, hangs_when_lost, told) in [
+            ("30:0", false, true, vec![]),
+            ("30:1", true, true, vec![]),
+            ("30:3", true, true, vec![5, 0]),
+            ("0:all", true, false, vec![]),
+        ] {
+            let case: Case = text.parse().unwrap();
+            let behaviour = case.behaviour();
+            assert_eq!(
+                (behaviour.dies_with_gpu, behaviour.hangs_when_lost),
+                (dies_with_gpu, hangs_when_lost),
+                "{text}"
+            );
+            assert_eq!(case.told_to_die(4), told, "{text}");
+        }
     }
 
     #[test]

@@ -6,8 +6,8 @@ use anyhow::{Context, Result};
 
 use super::{
     Bench, RUN_LIMIT, XID,
-    cases::{Case, RanksDied},
-    gang::{Behaviour, NAMESPACE, RANKS, Running},
+    cases::Case,
+    gang::{NAMESPACE, RANKS, Running},
     report::{FaultReport, FaultTimes},
     restarts::Before,
     seconds,
@@ -64,11 +64,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
 
     /// One fault: its times, and whether old and new pods were mixed.
     async fn run_fault(&mut self, case: Case, run: u32) -> Result<(FaultTimes, bool)> {
-        let behaviour = Behaviour {
-            takes_grace: case.takes_grace,
-            hangs_when_lost: case.ranks_died != RanksDied::All,
-        };
-        let (gang, before) = self.start_gang("fault", behaviour).await?;
+        let (gang, before) = self.start_gang("fault", case.behaviour()).await?;
         let faulty = run % RANKS;
         let gpu = self.gpu_of(&gang, faulty).await?;
         self.note_holders(&gpu).await?;

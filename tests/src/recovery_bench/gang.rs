@@ -46,6 +46,8 @@ const ENDLESS_STEPS: u32 = 864_000;
 pub(super) struct Behaviour {
     /// Only SIGKILL ends them: they are there until the grace of their pods is over.
     pub(super) takes_grace: bool,
+    /// A rank ends once a GPU of it fails.
+    pub(super) dies_with_gpu: bool,
     /// They wait to be ended once they have lost a peer; else they fail.
     pub(super) hangs_when_lost: bool,
 }
@@ -78,6 +80,7 @@ pub(super) async fn start(cluster: &Cluster, job: &str, behaviour: Behaviour) ->
     };
     let mut ranks = endless(cluster, job, RANKS)?;
     ranks.ignores_sigterm = behaviour.takes_grace;
+    ranks.dies_with_gpu = behaviour.dies_with_gpu;
     ranks.hangs_when_lost = behaviour.hangs_when_lost;
     let mut spec = workload.pod_spec(&cluster.client(), &ranks).await?;
     spec.termination_grace_period_seconds = Some(i64::from(GRACE_SECONDS));

@@ -85,6 +85,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
     ) -> Result<(f64, f64, bool)> {
         let behaviour = Behaviour {
             takes_grace: true,
+            dies_with_gpu: false,
             hangs_when_lost: elsewhere == RanksElsewhere::Hang,
         };
         let (gang, before) = self.start_gang("lost", behaviour).await?;

@@ -120,6 +120,10 @@ fn shows_the_fault(report: &DemoReport, told: &str) -> Result<()> {
         fault.gpus_beside.len() == 7 && !fault.gpus_beside.contains(&fault.gpu),
         "{fault:?}"
     );
+    for invariant in ["S7", "S8"] {
+        let checks = &report.observer.checks;
+        ensure!(checks.contains_key(invariant), "{invariant}: {checks:?}");
+    }
     let gang = report.gangs.iter().find(|gang| gang.name == fault.gang);
     let gang = gang.context("its gang is in the report")?;
     ensure!(
