@@ -58,11 +58,12 @@ impl Seen {
             if pod.attempts.len() > 1 {
                 mixed.push(format!("pod {name} was of attempts {:?}", pod.attempts));
             }
-            if !is_old && pod.attempts.contains(&before.attempt) {
+            let ran = pod.running_since.is_some();
+            if !is_old && ran && pod.attempts.contains(&before.attempt) {
                 let of = before.attempt;
                 mixed.push(format!("pod {name} joined attempt {of}, which ran"));
             }
-            let still_ran = pod.running_since.is_some() && pod.end().is_none_or(|at| at > whole_at);
+            let still_ran = ran && pod.end().is_none_or(|at| at > whole_at);
             let is_lost = lost_node.is_some() && pod.node.as_deref() == lost_node;
             if is_old && still_ran && !is_lost {
                 mixed.push(format!(
