@@ -352,7 +352,7 @@ struct Evicts {
 /// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
 /// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Those of gangs that make no progress enter on as many
 /// nodes as may be concerned at a time, Team by Team. Where the nodes that would be drained without proof are too
-/// many, counted together, none of their evictions enters, and the circuit breaker opens.
+/// many, counted together, none of their evictions enters, and the circuit breaker opens; where that hangs on answers of the store, they are waited for.
 fn evicts(context: PollContext<'_>) -> Evicts {
     let room = context.config.evict_bytes;
     let mut evicts = Evicts::default();
@@ -370,7 +370,7 @@ fn evicts(context: PollContext<'_>) -> Evicts {
     let judged = breaker::judge(context, &wanted);
     let opens = judged.err().filter(|_| !wanted.is_empty());
     let is_halted = context.breaker.halt_text().is_some();
-    let is_held_back = opens.is_some() || is_halted;
+    let is_held_back = opens.is_some() || is_halted || breaker::awaits_answers(context, &wanted);
     let mut drained = BTreeSet::new();
     let mut stalled = BTreeSet::new();
     let mut stalled_room = StalledRoom::of(context);

@@ -6,6 +6,9 @@
 //!
 //! Reads are few at a time, and go beside the writes that carry out a commit ([`crate::lanes`]). One that is not answered, or does not show the fault, is repeated
 //! after twice the pause: until the watch shows the same, or the fault is there after all. Without an answer nothing is done (S18).
+//!
+//! So many answers come one after the other. Where they may add up to more nodes than may be drained, they are waited for
+//! before anybody is evicted ([`super::breaker::awaits_answers`]): else a false alarm would cost as many nodes as may be, and not none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,6 +71,12 @@ impl FaultChecks {
         }
         let pause = self.pauses.get(slice);
         Some(pause.map_or(0, |pause| pause.not_before))
+    }
+
+    /// The nodes of the slices that are being read.
+    pub(crate) fn nodes_being_asked(&self) -> impl Iterator<Item = &String> {
+        let questions = self.under_way.values();
+        questions.map(|question| &question.node)
     }
 
     /// No device of the node has a fault any more.

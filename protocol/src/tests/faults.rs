@@ -444,6 +444,42 @@ fn s9_faults_on_too_many_nodes_open_the_breaker_and_end_nothing_whoever_leads() 
 }
 
 #[test]
+fn s9_while_the_store_is_asked_about_one_node_too_many_nobody_is_evicted_for_the_others() {
+    let (mut bench, sick) = with_three_faults();
+    let mut reads = Vec::new();
+    let mut poll = |bench: &mut Bench| {
+        for _ in 0..10 {
+            for effect in bench.poll() {
+                if reads_slice(&effect.write) {
+                    reads.push(effect);
+                } else {
+                    bench.perform(&effect);
+                }
+            }
+        }
+        std::mem::take(&mut reads)
+    };
+    let mut asked = poll(&mut bench);
+    assert_eq!(asked.len(), 3);
+    let last = asked.pop().unwrap();
+    for read in &asked {
+        bench.perform(read);
+    }
+    assert!(poll(&mut bench).is_empty(), "each is asked about once");
+    assert!(!bench.written.iter().any(evicts), "an answer is awaited");
+    assert!(!bench.machine.breaker().is_open);
+    // The store knows nothing of the third: as many as may be have a fault.
+    bench.machine.settle(last.id, Outcome::NotFound);
+    bench.run_at_once();
+    let evicted = sick.iter().filter(|gang| {
+        let evictions = evictions(&bench, gang);
+        evictions == [Reason::DeviceFault]
+    });
+    assert_eq!(evicted.count(), 2);
+    assert!(!bench.machine.breaker().is_open);
+}
+
+#[test]
 fn s9_once_a_person_closed_the_breaker_what_is_left_is_evicted_and_counted() {
     let (mut bench, sick) = with_three_faults();
     bench.run();

@@ -5,7 +5,7 @@ use k8s_openapi::api::{
     core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint},
     resource::v1::ResourceSlice,
 };
-use muster_api::{Team, keys::TAINT_HELD, team::Stop};
+use muster_api::{Team, keys, team::Stop};
 use muster_cluster::object::{Kind, Object};
 use muster_dra_driver::faults::FaultClass;
 
@@ -288,7 +288,7 @@ impl World {
             || node.faults.standing().is_empty()
                 && devices.any(|device| {
                     let mut taints = device.taints.iter().flatten();
-                    taints.any(|taint| taint.key != TAINT_HELD)
+                    taints.any(|taint| taint.key != keys::TAINT_HELD)
                 })
     }
 
