@@ -20,7 +20,8 @@
 //!
 //! **Who else writes.** An administrator may delete the object at any time, once or often, and drivers move its version: both only make
 //! a write fail. A proof that is told twice, late or never covers less, never more. It costs nothing in the usual course: nodes
-//! are planned whose objects were seen before, so the commit of an admission is itself the proof for its permits.
+//! are planned whose objects were seen before, so the commit of an admission is itself the proof for its permits. What was weighed and left:
+//! `docs/adr/0046-one-proof-each-of-release-and-of-leadership.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
