@@ -1,7 +1,7 @@
 //! What nobody reads of an object, and what is therefore not even made when it is received.
 //!
 //! A pod says most about its containers: environments, mounts, probes, images; a Job carries the template of its pods; a Node lists the images
-//! that it has. To make all of that, and to drop it a moment later ([`super::strip`]), takes longer than to read the rest. So whoever receives
+//! that it has. To make all of that, and to drop it a moment later (`super::strip`), takes longer than to read the rest. So whoever receives
 //! objects passes it over as text.
 //!
 //! The tables name what is **not** read: what is missing in them costs time and nothing else. Whoever begins to read a field takes it out. A
