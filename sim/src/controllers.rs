@@ -57,6 +57,8 @@ pub struct Controllers {
     /// Whether GPUs break, and the circuit breaker is as it ships. Elsewhere it has no say: of two nodes that are dead it would be the
     /// third that has to wait for a person.
     do_gpus_break: bool,
+    /// Whether who begins to lead ends anything without proof.
+    recovery_mode: Mode,
     /// Carries out what machines ask for; without, it is done to the API server directly.
     performing: Option<Performing>,
     /// Effects that were carried out.
@@ -164,6 +166,21 @@ impl Controllers {
         steps
     }
 
+    /// What is done without proof by whoever begins to lead from now on.
+    pub fn set_recovery_mode(&mut self, mode: Mode) {
+        self.recovery_mode = mode;
+    }
+
+    /// Whether the step carries out a request of a replica that only observes what may have gone wrong.
+    pub fn observes(&self, step: &Step) -> bool {
+        let Step::Perform(number, _) = *step else {
+            return false;
+        };
+        self.replicas
+            .get(number)
+            .is_some_and(|replica| replica.observes)
+    }
+
     /// The request that a step carries out.
     pub fn request(&self, step: &Step) -> Option<&ApiRequest> {
         let Step::Perform(number, effect) = *step else {
@@ -262,6 +279,7 @@ impl Controllers {
             machine: Some(machine),
             lists,
             stirred: true,
+            observes: self.recovery_mode == Mode::Observe,
             // Clocks of two machines have nothing in common, and the second one's is set wrong.
             clock_seconds: 1_000_000 * number as u64,
             skew: SignedDuration::from_secs(
@@ -282,7 +300,7 @@ impl Controllers {
         });
         config.keep_ended_seconds = self.keep_ended_seconds;
         config.whole_intent_bytes = self.whole_intent_bytes;
-        config.recovery.mode = Mode::Enforce;
+        config.recovery.mode = self.recovery_mode;
         if !self.do_gpus_break {
             config.recovery.breaker.share_percent = 100;
         }

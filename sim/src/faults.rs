@@ -98,13 +98,15 @@ pub enum Fault {
     SliceWatchLag,
     /// A machine is started anew, with its disk: what ran there has failed.
     NodeReboots,
+    /// An administrator has recovery only observe for a while: whoever leads is started anew with it.
+    RecoveryObserves,
     /// Nobody reaches the API server for some minutes, or everything of ours is away: what runs goes on. Then the kubelets come
     /// back one by one.
     Outage,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 42] = [
+pub const FAULTS: [Fault; 43] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -146,6 +148,7 @@ pub const FAULTS: [Fault; 42] = [
     Fault::GpuBreaks,
     Fault::SliceWatchLag,
     Fault::NodeReboots,
+    Fault::RecoveryObserves,
     Fault::Outage,
 ];
 
@@ -157,9 +160,11 @@ impl Fault {
             Self::ImageMissing => Some(Hardship::MissingImages),
             Self::MachineDies | Self::MachineStaysDead => Some(Hardship::DeadMachines),
             Self::HoldTeam | Self::DrainTeam => Some(Hardship::TeamStops),
-            Self::GpuBreaks | Self::SliceWatchLag | Self::NodeReboots | Self::Outage => {
-                Some(Hardship::BrokenDevices)
-            }
+            Self::GpuBreaks
+            | Self::SliceWatchLag
+            | Self::NodeReboots
+            | Self::RecoveryObserves
+            | Self::Outage => Some(Hardship::BrokenDevices),
             _ => None,
         }
     }

@@ -1,5 +1,5 @@
 //! GPUs break while everything else goes wrong as well: whoever holds them goes, once, and nobody else (S8, S9, S10); what is published of a fault
-//! falls only when it is mended (S7); nobody goes for a node that was silent in an outage (S18); and with every crash, late answer and watch that
+//! falls only when it is mended (S7); nobody goes for a node that was silent in an outage, or where recovery only observes (S18); and with every crash, late answer and watch that
 //! stands still all other invariants hold.
 
 use std::collections::BTreeMap;
@@ -32,13 +32,14 @@ const FAULTS: [(Fault, u64); 11] = [
 ];
 
 /// What goes wrong besides with drivers, machines, and everything at once.
-const FAULTS_OF_DRIVERS: [(Fault, u64); 10] = [
+const FAULTS_OF_DRIVERS: [(Fault, u64); 11] = [
     (Fault::GpuBreaks, 8),
     (Fault::DriverCrash, 8),
     (Fault::DriverUpdate, 4),
     (Fault::DriverPause, 4),
     (Fault::KubeletRestart, 2),
     (Fault::NodeReboots, 3),
+    (Fault::RecoveryObserves, 2),
     (Fault::Outage, 1),
     (Fault::ControllerCrash, 3),
     (Fault::NodeMadeAgain, 1),

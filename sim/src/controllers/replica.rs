@@ -36,6 +36,8 @@ pub(super) struct Replica {
     /// Rules that are being judged apart.
     pub(super) judging: Vec<JudgementRequest>,
     pub(super) stirred: bool,
+    /// Whether it ends nothing without proof.
+    pub(super) observes: bool,
     pub(super) polled_at: u64,
     /// What its monotonic clock showed when the run began.
     pub(super) clock_seconds: u64,

@@ -93,6 +93,7 @@ impl World {
             | Fault::HoldTeam
             | Fault::DrainTeam
             | Fault::GpuBreaks
+            | Fault::RecoveryObserves
             | Fault::Outage => self.begin(fault),
             Fault::NodeReboots => self.reboot_node(),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {

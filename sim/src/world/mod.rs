@@ -83,6 +83,8 @@ pub struct World {
     promoted: BTreeSet<ObjectKey>,
     /// Since when the circuit breaker was seen to be open.
     breaker_open_since: Option<u64>,
+    /// What a leader ended for a fault that was only to observe.
+    ended_by_observer: Option<String>,
 }
 
 impl World {
@@ -111,6 +113,7 @@ impl World {
             passing: BTreeMap::new(),
             promoted: BTreeSet::new(),
             breaker_open_since: None,
+            ended_by_observer: None,
             random,
             scheduler: Informer::new(&scheduler::WATCHED),
             claim_controller: Informer::new(&claim_controller::WATCHED),
@@ -192,6 +195,12 @@ impl World {
             return Err(Violation {
                 invariant: "L-6",
                 what: format!("after healing a user had to give up {what}"),
+            });
+        }
+        if let Some(what) = self.ended_by_observer.take() {
+            return Err(Violation {
+                invariant: "S18",
+                what,
             });
         }
         if let Some(what) = self.controllers.overlooked() {

@@ -8,6 +8,7 @@ use k8s_openapi::api::{
 use muster_api::{Team, keys, team::Stop};
 use muster_cluster::object::{Kind, Object};
 use muster_dra_driver::faults::FaultClass;
+use muster_protocol::Mode;
 
 use super::World;
 use crate::{
@@ -40,6 +41,7 @@ impl World {
                 self.api.list::<Team>().filter_map(name).collect()
             }
             Fault::SuspendJob => self.owners.suspendable(&self.api, false),
+            Fault::RecoveryObserves => vec!["recovery".to_owned()],
             Fault::Outage => [API_SERVER, OURS].map(str::to_owned).into(),
             _ => self.nodes.keys().cloned().collect(),
         };
@@ -121,6 +123,10 @@ impl World {
                 format!("team {name} is held and drained")
             }
             Fault::GpuBreaks => self.break_gpu(&name)?,
+            Fault::RecoveryObserves => {
+                self.set_recovery_mode(Mode::Observe);
+                "recovery only observes".to_owned()
+            }
             Fault::Outage => {
                 // It cannot renew its lease, and ends.
                 if let Some(leader) = self.controllers.holder() {
@@ -174,6 +180,7 @@ impl World {
                         node.faults.mend();
                     }
                 }
+                Fault::RecoveryObserves => self.set_recovery_mode(Mode::Enforce),
                 Fault::Outage if name == API_SERVER => self.come_back(),
                 // Whoever leads next lists everything.
                 Fault::Outage => {}
@@ -216,6 +223,14 @@ impl World {
                         });
                 });
             let _ = self.api.delete(&key, any);
+        }
+    }
+
+    /// A setting of the controller, which is started anew with it.
+    fn set_recovery_mode(&mut self, mode: Mode) {
+        self.controllers.set_recovery_mode(mode);
+        if let Some(leader) = self.controllers.holder() {
+            self.controllers.crash(leader, &self.api);
         }
     }
 

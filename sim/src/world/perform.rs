@@ -1,7 +1,9 @@
 //! Taking a step: whoever's it is, with what goes wrong in it.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use muster_api::keys;
+use muster_api::{IntentKind, Ledger, Reason, keys};
 use muster_cluster::object::Kind;
 
 use super::{
@@ -86,12 +88,26 @@ impl World {
             self.note_met(effect, mishap, stale);
         }
         let wall = wall(self.now);
+        // What a lost Ledger said is committed again, whoever leads.
+        let is_lost = !self
+            .api
+            .list::<Ledger>()
+            .any(|ledger| ledger.spec.sequence > 0);
+        let observes = !is_lost && self.controllers.observes(step);
+        let before = observes.then(|| self.evicted_for_faults());
         let pods = self.api.watch(Kind::Pod);
         let told = self
             .controllers
             .perform(step, self.now, wall, &mut self.api, mishap);
         if let Some(told) = told {
             self.trace.note(self.now, told);
+        }
+        if let Some(before) = before {
+            let after = self.evicted_for_faults();
+            let mut new = after.difference(&before);
+            self.ended_by_observer = new.next().map(|(gang, attempt)| {
+                format!("attempt {attempt} of {gang} is evicted for a fault by who only observes")
+            });
         }
         // Whichever pods that deletes, their Jobs count as failed what no rank of theirs did.
         for event in self.api.events_from(pods) {
@@ -102,6 +118,17 @@ impl World {
                 self.owners.note_evicted(uid);
             }
         }
+    }
+
+    /// The attempts that the Ledger evicts for faults of devices, by UID of their Gang.
+    fn evicted_for_faults(&self) -> BTreeSet<(String, i64)> {
+        let ledgers = self.api.list::<Ledger>();
+        let intents = ledgers.flat_map(|ledger| &ledger.spec.intents);
+        intents
+            .filter(|intent| intent.kind == IntentKind::Evict)
+            .filter(|intent| intent.cause == Some(Reason::DeviceFault))
+            .map(|intent| (intent.gang_uid.clone(), intent.attempt))
+            .collect()
     }
 
     fn perform_kubelet(&mut self, name: &str, step: &kubelet::Step) {
