@@ -1,5 +1,6 @@
 //! The simulated cluster: everything that acts, one step at a time, in an order that the seed decides.
 
+mod breaking;
 mod mishaps;
 mod passing;
 mod perform;
@@ -177,7 +178,7 @@ impl World {
             fault,
             Fault::GpuBreaks | Fault::NodeReboots | Fault::RankFails | Fault::DriverCrash
         );
-        is_of_machines || !self.is_away(passing::API_SERVER)
+        is_of_machines || !self.is_away(breaking::API_SERVER)
     }
 
     /// Takes this step, and checks everything. False if it was a look at things that changed nothing.
@@ -253,7 +254,7 @@ impl World {
 
     /// An administrator closes the circuit breaker once it was open for a while.
     fn mind_breaker(&mut self) {
-        if self.is_away(passing::API_SERVER) {
+        if self.is_away(breaking::API_SERVER) {
             return;
         }
         let mut ledgers = self.api.list::<Ledger>();

@@ -1,16 +1,15 @@
 //! Faults that last for a while and are undone then: what administrators do to nodes, Teams and Namespaces, and machines
 //! that go and come back.
 
-use k8s_openapi::api::{
-    core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint},
-    resource::v1::ResourceSlice,
-};
+use k8s_openapi::api::core::v1::{Namespace, Node, NodeCondition, Pod, PodCondition, Taint};
 use muster_api::{Team, keys, team::Stop};
 use muster_cluster::object::{Kind, Object};
-use muster_dra_driver::faults::FaultClass;
 use muster_protocol::Mode;
 
-use super::World;
+use super::{
+    World,
+    breaking::{API_SERVER, OURS},
+};
 use crate::{
     api_server::{Precondition, Stored, has_ended, key, node_of},
     drivers::Drivers,
@@ -23,12 +22,6 @@ use crate::{
 /// After which time the pods of a node that is gone are deleted by force: the pod garbage collector of
 /// kube-controller-manager waits so long.
 const POD_GC_MILLISECONDS: u64 = 40_000;
-/// Within which all kubelets are heard of again after an outage: less than it takes until a node is taken for silent.
-const BACK_MILLISECONDS: u64 = 20_000;
-/// What is away in an outage.
-pub(super) const API_SERVER: &str = "the API server";
-/// All programs of Muster.
-pub(super) const OURS: &str = "Muster";
 /// How long pods bear that their node is not reachable.
 const TOLERATION_MILLISECONDS: u64 = 300_000;
 
@@ -226,110 +219,6 @@ impl World {
         }
     }
 
-    /// A setting of the controller, which is started anew with it.
-    fn set_recovery_mode(&mut self, mode: Mode) {
-        self.controllers.set_recovery_mode(mode);
-        if let Some(leader) = self.controllers.holder() {
-            self.controllers.crash(leader, &self.api);
-        }
-    }
-
-    /// The API server is reached again. It has heard of no kubelet for so long that all nodes are silent, until each is heard of.
-    fn come_back(&mut self) {
-        let names: Vec<String> = self.nodes.keys().cloned().collect();
-        for name in names {
-            let mut passing = self.passing.keys();
-            let is_busy = passing.any(|(fault, of)| *of == name && is_of_node(*fault));
-            if !is_busy {
-                self.set_ready(&name, false);
-                let until = self.now + self.random.between(1_000, BACK_MILLISECONDS);
-                self.passing.insert((Fault::NotReady, name), until);
-            }
-        }
-    }
-
-    /// A GPU of the node breaks. The rank on it dies of that, or goes on as if nothing were. Its driver hears of it by the log.
-    fn break_gpu(&mut self, name: &str) -> Option<String> {
-        const CLASSES: [FaultClass; 6] = [
-            FaultClass::Contained,
-            FaultClass::Link,
-            FaultClass::Unknown,
-            FaultClass::Reset,
-            FaultClass::Reboot,
-            FaultClass::Retire,
-        ];
-        // One after the other: else nobody could tell of which fault a taint is.
-        if self.is_behind_with_faults(name) {
-            return None;
-        }
-        let number = self.random.index(self.nodes.get(name)?.shape.gpus);
-        let mut classes = vec![CLASSES[self.random.index(CLASSES.len())]];
-        // What is milder comes with it, or something else that is as bad.
-        if self.random.one_in(2) {
-            let beside = FaultClass::ALL;
-            classes.push(beside[self.random.index(beside.len())]);
-        }
-        self.random.shuffle(&mut classes);
-        let gpu = fixtures::gpu_uuid(name, number);
-        let node = self.nodes.get_mut(name)?;
-        for class in &classes {
-            node.faults.log(number, *class);
-        }
-        let mut containers = node.containers.iter();
-        let rank = containers.find(|(_, it)| it.units.iter().any(|(_, unit)| unit.gpu == gpu));
-        let rank = rank.map(|(pod, _)| pod.clone());
-        if let Some(pod) = rank
-            && self.random.one_in(3)
-        {
-            self.finish(name, &pod, false);
-        }
-        let device = fixtures::device_name(number);
-        Some(format!(
-            "{name}: {device} has faults of the classes {classes:?}"
-        ))
-    }
-
-    /// Whether the driver of the node has yet to hear, or to publish, that what was wrong is mended.
-    fn is_behind_with_faults(&self, name: &str) -> bool {
-        let Some(node) = self.nodes.get(name) else {
-            return true;
-        };
-        let slice = self
-            .api
-            .get::<ResourceSlice>("", &fixtures::slice_name(name));
-        let devices = slice.into_iter().flat_map(|slice| &slice.spec.devices);
-        let mut devices = devices.flatten();
-        !node.faults.said().is_empty()
-            || node.faults.standing().is_empty()
-                && devices.any(|device| {
-                    let mut taints = device.taints.iter().flatten();
-                    taints.any(|taint| taint.key != keys::TAINT_HELD)
-                })
-    }
-
-    /// A machine is started anew, with its disk. What ran there has failed.
-    pub(super) fn reboot_node(&mut self) -> Option<String> {
-        let running = self.nodes.keys().filter(|name| !self.is_off(name));
-        let running = running.cloned().collect();
-        let name: String = self.random.pick(running)?;
-        let pods: Vec<String> = self.nodes.get(&name)?.containers.keys().cloned().collect();
-        for pod in pods {
-            self.finish(&name, &pod, false);
-        }
-        let (node, drivers, kubelet) = (
-            self.nodes.get_mut(&name)?,
-            self.drivers.get_mut(&name)?,
-            self.kubelets.get_mut(&name)?,
-        );
-        while let Some(id) = drivers.instances.first().map(|instance| instance.id) {
-            drivers.crash(0, node);
-            kubelet.disconnected(self.now, &mut self.random, id);
-        }
-        node.reboot(self.now);
-        kubelet.restart(self.now);
-        Some(format!("{name} is started anew"))
-    }
-
     fn stop_team(&mut self, team: &str, stop: Stop) {
         let any = Precondition::default();
         let _ = self
@@ -345,12 +234,6 @@ impl World {
             **until <= self.now && (!is_out || *fault == Fault::Outage)
         })?;
         Some(over.clone())
-    }
-
-    /// Whether an outage keeps this from being reached.
-    pub(super) fn is_away(&self, what: &str) -> bool {
-        let mut passing = self.passing.keys();
-        passing.any(|(fault, name)| *fault == Fault::Outage && name == what)
     }
 
     /// A Namespace has, or loses, its label: without it waiting gangs have no Team, its Queue goes, and what runs stays
@@ -414,7 +297,7 @@ impl World {
 
     /// As the node controller does when it hears nothing of a kubelet any more: the condition, and its taint. It evicts
     /// nobody before five minutes.
-    fn set_ready(&mut self, node: &str, ready: bool) {
+    pub(super) fn set_ready(&mut self, node: &str, ready: bool) {
         let status = if ready { "True" } else { "Unknown" };
         let any = Precondition::default();
         let _ = self.api.update::<Node>("", node, any, |node| {
@@ -502,7 +385,7 @@ impl World {
 }
 
 /// A machine has one of them at a time.
-fn is_of_machine(fault: Fault) -> bool {
+pub(super) fn is_of_machine(fault: Fault) -> bool {
     matches!(
         fault,
         Fault::GpuBreaks
@@ -512,11 +395,6 @@ fn is_of_machine(fault: Fault) -> bool {
             | Fault::MachineStaysDead
             | Fault::NotReady
     )
-}
-
-/// What has to do with whether its kubelet is heard of.
-fn is_of_node(fault: Fault) -> bool {
-    is_of_machine(fault) && fault != Fault::GpuBreaks
 }
 
 fn is_stop(fault: Fault) -> bool {

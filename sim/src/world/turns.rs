@@ -2,7 +2,7 @@
 
 use super::{
     World,
-    passing::{API_SERVER, OURS},
+    breaking::{API_SERVER, OURS},
 };
 use crate::matrix::EffectKind;
 use crate::{claim_controller, controllers, drivers, kubelet, owners, scheduler, workload};
