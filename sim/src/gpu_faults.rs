@@ -79,6 +79,14 @@ impl GpuFaults {
         self.standing.retain(|_, standing| !standing.is_empty());
     }
 
+    /// The machine has other GPUs. What they have is told from what those before had.
+    pub fn exchange(&mut self) {
+        *self = Self {
+            numbers: self.numbers,
+            ..Self::default()
+        };
+    }
+
     /// What a GPU says of itself when it is looked at.
     pub fn condition(&self, gpu: usize) -> Condition {
         let has = |class| {

@@ -207,7 +207,7 @@ impl GpuNode {
         self.slices.reset();
         self.lock = None;
         // The next machine has other GPUs.
-        self.faults = GpuFaults::default();
+        self.faults.exchange();
         self.faults_file = None;
     }
 
