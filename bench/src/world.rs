@@ -446,6 +446,7 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::PatchPod { .. } => "patch of a Pod",
         ApiRequest::PatchPodStatus { .. } => "patch of a Pod's status",
         ApiRequest::DeletePod { .. } => "delete Pod",
+        ApiRequest::ForceDeletePod { .. } => "delete Pod by force",
         ApiRequest::PatchJob { .. } => "patch of a Job",
     }
 }

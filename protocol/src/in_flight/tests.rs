@@ -69,6 +69,28 @@ fn the_third_refusal_is_believed_for_a_minute_and_each_later_one_for_twice_as_lo
 }
 
 #[test]
+fn what_is_right_only_as_long_as_it_was_judged_is_never_sent_again_as_it_is() {
+    let delete = ApiRequest::DeletePod {
+        key: key(Kind::Pod),
+        uid: "uid".to_owned(),
+    };
+    let force = ApiRequest::ForceDeletePod {
+        key: key(Kind::Pod),
+        uid: "uid".to_owned(),
+        resource_version: "7".to_owned(),
+    };
+    for (write, again) in [(delete, 1), (force, 0)] {
+        let (index, mut flights) = (index(), InFlightWrites::new(1));
+        let effect = flights.send(&index, write, now(1_000)).unwrap();
+        flights.settle(&index, effect.id, &Outcome::Unknown, now(1_000));
+        assert!(flights.advance(&index, now(1_000)).0.is_empty());
+        assert!(flights.busy(&key(Kind::Pod)), "not at once");
+        assert_eq!(flights.advance(&index, now(1_001)).0.len(), again);
+        assert_eq!(flights.busy(&key(Kind::Pod)), again > 0);
+    }
+}
+
+#[test]
 fn an_answer_is_cut_where_the_next_byte_is_too_many() {
     let kept = |bytes: usize| refused(3, &"x".repeat(bytes)).unwrap().0;
     let whole = kept(REFUSAL_BYTES);

@@ -966,10 +966,11 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
             template: None,
             fault: None,
         });
-        gang_status::attempts_in_vain(&GangStatus {
+        let status = GangStatus {
             evictions: evictions.collect(),
             ..GangStatus::default()
-        })
+        };
+        gang_status::attempts_in_vain(&status, &crate::Recovery::default())
     };
     let late = |attempt| (attempt, Reason::StartTimeout, 10 * attempt);
     assert_eq!(row(&[]), 0);
