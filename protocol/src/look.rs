@@ -311,6 +311,9 @@ impl Machine {
             // Whatever else is read of it the index tells of ([`Machine::gather`]).
             if is_news {
                 self.agenda.pod(pod.uid);
+            } else if pod.is_deleting {
+                // Whoever deletes it by force goes by its version as well.
+                self.agenda.gang_of_pod(pod.uid);
             }
             if let (Some(node), true) = (pod.node, is_news)
                 && goes_on.is_none_or(|it| !self.is_permit_standing(node, it.uid, it.stamp))

@@ -712,9 +712,16 @@ impl Machine {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
+            let forced = match &write {
+                ApiRequest::ForceDeletePod { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
             let effect = self.flights.send(&self.index, write, now);
             if let (Some(uid), true) = (gang_uid, effect.is_some()) {
                 self.clocks.note_status_write(&uid, now.monotonic_seconds);
+            }
+            if let (Some(pod), true) = (forced, effect.is_some()) {
+                self.forcing.note_sent(&pod);
             }
             if let Some(effect) = &effect {
                 self.begin_commit(effect.id, &effect.write);

@@ -135,6 +135,14 @@ impl Forcing {
         }
     }
 
+    /// A pod is being deleted by force: what was read of it says nothing any more about a second time.
+    pub(crate) fn note_sent(&mut self, pod_uid: &str) {
+        let mut gangs = self.hanging.values_mut();
+        if let Some(hanging) = gangs.find_map(|pods| pods.get_mut(pod_uid)) {
+            hanging.read = Read::Nothing;
+        }
+    }
+
     /// UIDs of the Gangs of which pods are being deleted.
     pub(crate) fn gangs(&self) -> impl Iterator<Item = &String> {
         self.hanging.keys()

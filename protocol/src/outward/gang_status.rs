@@ -320,12 +320,15 @@ pub(crate) fn evicted(
     })
 }
 
+/// What is lost or broken so soon after the eviction before it, in seconds, got nowhere, however short the pauses are.
+const SOON_SECONDS: i64 = 3_600;
+
 /// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
 /// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus, recovery: &Recovery) -> usize {
     // So soon after the eviction before it, it got nowhere: most of that may have been the pause.
-    let soon = 2 * recovery.longest_pause_seconds();
+    let soon = (2 * recovery.longest_pause_seconds()).max(SOON_SECONDS);
     let before = |eviction: &Eviction| {
         let attempt = eviction.attempt - 1;
         let mut evictions = status.evictions.iter();

@@ -4,9 +4,11 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
 
 mod failing_nodes;
+mod forced;
 mod pauses;
 mod restarts;
 mod room;
+mod settings;
 mod stalls;
 mod suspensions;
 
