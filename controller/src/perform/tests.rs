@@ -400,10 +400,7 @@ async fn a_pod_is_deleted_by_force_without_grace_and_only_as_it_was_judged() {
     assert!(matches!(gone, Outcome::Done(None)), "{gone:?}");
     assert!(matches!(perform(&api, force).await, Outcome::Conflict));
     let asked = api.asked();
-    assert_eq!(
-        asked[0].what,
-        "DELETE /api/v1/namespaces/team-a/pods/w-0"
-    );
+    assert_eq!(asked[0].what, "DELETE /api/v1/namespaces/team-a/pods/w-0");
     assert_eq!(
         asked[0].body["preconditions"],
         json!({"uid": "u-1", "resourceVersion": "8"})
