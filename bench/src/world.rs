@@ -95,6 +95,7 @@ pub(crate) fn config() -> Result<Config> {
         excluded_namespaces: BTreeSet::new(),
         excepted_device_classes: BTreeSet::new(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     }))
 }
 

@@ -302,6 +302,7 @@ impl Controllers {
             excluded_namespaces: BTreeSet::new(),
             excepted_device_classes: BTreeSet::new(),
             default_team: None,
+            start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
         });
         config.keep_ended_seconds = self.keep_ended_seconds;
         config.whole_intent_bytes = self.whole_intent_bytes;
