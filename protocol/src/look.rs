@@ -983,8 +983,11 @@ impl Machine {
         let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
         effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
         let context = self.context(epoch, now, &wake);
-        let asks = gang.as_deref().map(|gang| force::to_read(context, key, gang));
-        for ask in asks.into_iter().flatten() {
+        let asks = gang.iter();
+        let asks: Vec<_> = asks
+            .flat_map(|gang| force::to_read(context, key, gang))
+            .collect();
+        for ask in asks {
             effects.extend(self.check_forced(key, ask, now));
         }
         let due = wake.get();

@@ -62,9 +62,7 @@ impl ForceWord {
         match self {
             Self::OutOfService => "the node is out of service",
             Self::NodeGone => "the node is gone",
-            Self::Consent => {
-                "the node is not Ready for long, and administrator and owner consent"
-            }
+            Self::Consent => "the node is not Ready for long, and administrator and owner consent",
         }
     }
 }
