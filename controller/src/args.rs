@@ -360,6 +360,34 @@ pub struct NodeArgs {
     pub node_evict_after_seconds: u32,
 }
 
+/// Seconds from that on, up to what gangs may ask for.
+fn limit_seconds(least: u32) -> clap::builder::RangedI64ValueParser<u32> {
+    let most = muster_api::keys::MAX_LIMIT_SECONDS;
+    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
+}
+
+/// Which pods are deleted by force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ForceDeletionArg {
+    /// None.
+    Never,
+    /// Those on nodes that are fenced.
+    Fenced,
+    /// Also those whose owner consents.
+    #[value(alias = "withconsent")]
+    WithConsent,
+}
+
+impl From<ForceDeletionArg> for ForcePolicy {
+    fn from(which: ForceDeletionArg) -> Self {
+        match which {
+            ForceDeletionArg::Never => Self::Never,
+            ForceDeletionArg::Fenced => Self::Fenced,
+            ForceDeletionArg::WithConsent => Self::WithConsent,
+        }
+    }
+}
+
 /// What is done about faults of devices, and about nodes that are silent.
 #[derive(Args, Clone, Debug)]
 pub struct RecoveryArgs {
@@ -371,25 +399,6 @@ pub struct RecoveryArgs {
         ignore_case = true
     )]
     pub recovery_mode: ModeArg,
-
-    /// Share of the nodes with devices for which gangs are evicted at most within the window, in percent; two nodes always. Where more would
-    /// be, the circuit breaker opens, and nothing is evicted any more until a person closes it.
-    #[arg(
-        long,
-        env = "MUSTER_BREAKER_SHARE_PERCENT",
-        default_value_t = 20,
-        value_parser = clap::value_parser!(u32).range(0..=100)
-    )]
-    pub breaker_share_percent: u32,
-
-    /// The window, in seconds.
-    #[arg(
-        long,
-        env = "MUSTER_BREAKER_WINDOW_SECONDS",
-        default_value_t = 600,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub breaker_window_seconds: u32,
 
     /// Seconds for which the start of an attempt may make no progress where its pods and their Job do not say
     /// (muster.dev/start-timeout-seconds). For Gangs that are made from now on.
@@ -447,50 +456,41 @@ pub struct RecoveryArgs {
         value_parser = limit_seconds(10)
     )]
     pub force_after_seconds: u32,
-}
 
-/// Seconds from that on, up to what gangs may ask for.
-fn limit_seconds(least: u32) -> clap::builder::RangedI64ValueParser<u32> {
-    let most = muster_api::keys::MAX_LIMIT_SECONDS;
-    clap::value_parser!(u32).range(i64::from(least)..=i64::from(most))
-}
+    /// Share of the nodes with devices for which gangs are evicted at most within the window, in percent; two nodes always. Where more would
+    /// be, the circuit breaker opens, and nothing is evicted any more until a person closes it.
+    #[arg(
+        long,
+        env = "MUSTER_BREAKER_SHARE_PERCENT",
+        default_value_t = 20,
+        value_parser = clap::value_parser!(u32).range(0..=100)
+    )]
+    pub breaker_share_percent: u32,
 
-/// Which pods are deleted by force.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ForceDeletionArg {
-    /// None.
-    Never,
-    /// Those on nodes that are fenced.
-    Fenced,
-    /// Also those whose owner consents.
-    #[value(alias = "withconsent")]
-    WithConsent,
-}
-
-impl From<ForceDeletionArg> for ForcePolicy {
-    fn from(which: ForceDeletionArg) -> Self {
-        match which {
-            ForceDeletionArg::Never => Self::Never,
-            ForceDeletionArg::Fenced => Self::Fenced,
-            ForceDeletionArg::WithConsent => Self::WithConsent,
-        }
-    }
+    /// The window, in seconds.
+    #[arg(
+        long,
+        env = "MUSTER_BREAKER_WINDOW_SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub breaker_window_seconds: u32,
 }
 
 impl RecoveryArgs {
     fn settings(&self) -> Recovery {
         Recovery {
             mode: self.recovery_mode.into(),
-            breaker: BreakerLimits {
-                share_percent: self.breaker_share_percent,
-                ..BreakerLimits::SHIPPED
-            },
-            breaker_window_seconds: self.breaker_window_seconds.into(),
             force_deletion: self.force_deletion.into(),
             force_after_seconds: self.force_after_seconds.into(),
             failure_grace_seconds: self.failure_grace_seconds.into(),
             retry_pause_seconds: self.retry_pause_seconds,
             most_retry_pause_seconds: self.max_retry_pause_seconds,
+            breaker: BreakerLimits {
+                share_percent: self.breaker_share_percent,
+                ..BreakerLimits::SHIPPED
+            },
+            breaker_window_seconds: self.breaker_window_seconds.into(),
         }
     }
 }

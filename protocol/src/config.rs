@@ -25,10 +25,6 @@ pub enum Mode {
 pub struct Recovery {
     /// Observe: it is told what would be done, and nothing is ended.
     pub mode: Mode,
-    /// How many nodes may be drained within the window.
-    pub breaker: BreakerLimits,
-    /// The window, in seconds.
-    pub breaker_window_seconds: u64,
     /// Which pods of attempts that are over may be deleted by force.
     pub force_deletion: ForcePolicy,
     /// How long after the end of its grace period such a pod may take to die, in seconds.
@@ -40,6 +36,10 @@ pub struct Recovery {
     pub retry_pause_seconds: u32,
     /// The longest such pause, in seconds; never less than the first.
     pub most_retry_pause_seconds: u32,
+    /// How many nodes may be drained within the window.
+    pub breaker: BreakerLimits,
+    /// The window, in seconds.
+    pub breaker_window_seconds: u64,
 }
 
 impl Recovery {
@@ -65,13 +65,13 @@ impl Default for Recovery {
     fn default() -> Self {
         Self {
             mode: Mode::Observe,
-            breaker: BreakerLimits::SHIPPED,
-            breaker_window_seconds: 600,
             force_deletion: ForcePolicy::Fenced,
             force_after_seconds: 60,
             failure_grace_seconds: 60,
             retry_pause_seconds: 30,
             most_retry_pause_seconds: 1_800,
+            breaker: BreakerLimits::SHIPPED,
+            breaker_window_seconds: 600,
         }
     }
 }
