@@ -85,6 +85,18 @@ impl Service {
         self.spawn_as(&launch)
     }
 
+    /// Starts it once with some of its arguments exchanged, and does not wait; an error if it has not one of them.
+    pub fn spawn_with_arguments(&mut self, exchanged: &[(&str, &str)]) -> Result<()> {
+        let mut launch = self.launch.clone();
+        for (from, to) in exchanged {
+            let mut arguments = launch.arguments.iter_mut();
+            let argument = arguments.find(|argument| argument.as_os_str() == *from);
+            let argument = argument.with_context(|| format!("{} has no {from}", launch.name))?;
+            *argument = to.into();
+        }
+        self.spawn_as(&launch)
+    }
+
     /// Waits until it says that it is ready, or fails with the end of its log once it has ended.
     pub async fn wait_until_ready(&mut self) -> Result<()> {
         let name = self.name().to_owned();
