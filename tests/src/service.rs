@@ -235,6 +235,29 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_program_is_started_once_with_another_argument_and_then_as_it_was() {
+        let (_logs, mut service) = sleeper();
+        let said = |service: &Service| {
+            let file = format!("/proc/{}/cmdline", service.id().unwrap());
+            std::fs::read_to_string(file).unwrap_or_default()
+        };
+        let refused = service.spawn_with_arguments(&[("700", "800")]);
+        assert!(refused.unwrap_err().to_string().contains("has no 700"));
+        for (exchanged, expected) in [
+            (&[("600", "700")][..], "sleep\x00700"),
+            (&[], "sleep\x00600"),
+        ] {
+            service.spawn_with_arguments(exchanged).unwrap();
+            let runs = async || {
+                let line = said(&service);
+                Ok(Progress::when(line.contains(expected), || line.clone()))
+            };
+            eventually("it runs", LIMIT, runs).await.unwrap();
+            service.stop().await;
+        }
+    }
+
+    #[tokio::test]
     async fn a_program_that_ends_by_itself_is_missed() {
         let logs = tempfile::tempdir().unwrap();
         let launch = Launch::new("brief", "true");
