@@ -7,6 +7,7 @@
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
+//! | [`recovery_bench`] | how long it takes from a fault to the whole gang running again |
 //! | [`faults`] | faults of GPUs: injected, waited for, mended |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`containers`] | machines with real containers, where the chart is installed as it is |
@@ -51,6 +52,7 @@ pub mod process;
 pub mod processes;
 pub mod programs;
 pub mod progress;
+pub mod recovery_bench;
 pub mod scale;
 pub mod service;
 pub mod suite;

@@ -39,6 +39,9 @@ use crate::{
     checkpoint::Checkpoint, exchange::Failure, gpus::Gpus, notice::Notice, report::Report,
 };
 
+/// How often a rank that hangs looks whether it is told to fail.
+const ORDER_POLL: Duration = Duration::from_millis(50);
+
 /// Everything comes from the environment, as it does for a real training job.
 #[derive(Debug, Parser)]
 #[command(version, about)]
@@ -73,7 +76,7 @@ struct Options {
     /// Duration of a step.
     #[arg(long, env = "STEP_MILLIS", default_value_t = 50)]
     step_millis: u64,
-    /// Waits to be ended once a peer has gone away, instead of ending with 11.
+    /// Waits to be ended, or to be told to fail, once a peer has gone away, instead of ending with 11.
     #[arg(long, env = "HANG_WHEN_LOST", action = clap::ArgAction::Set, default_value_t = false)]
     hang_when_lost: bool,
     /// Rank 0 notes in the shared directory how many steps are done, and a gang that starts goes on from there.
@@ -180,7 +183,10 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
             return Err(Failure::Told);
         }
         let finished = match peers.barrier(step, wants_to_finish).await {
-            Err(Failure::Lost(_)) if options.hang_when_lost => std::future::pending().await,
+            Err(Failure::Lost(_)) if options.hang_when_lost => {
+                wait_for_order_to_fail(&options.peers_dir, rank).await;
+                return Err(Failure::Told);
+            }
             done => done?,
         };
         report.steps = step + 1;
@@ -223,6 +229,13 @@ impl Saves {
             notice.answer(said)?;
         }
         Ok(())
+    }
+}
+
+/// A rank that hangs can still be told to fail, as one whose GPU breaks while it waits for another.
+async fn wait_for_order_to_fail(peers_dir: &Path, rank: u32) {
+    while !take_order_to_fail(peers_dir, rank) {
+        tokio::time::sleep(ORDER_POLL).await;
     }
 }
 
