@@ -65,7 +65,7 @@ enum Follows {
 }
 
 /// Those that cost the attempt. The last one only after half a minute: it is left out of samples.
-const COSTING: [Case; 5] = [
+static COSTING: [Case; 5] = [
     Case {
         name: "xid-79",
         fault: Fault::Xid(79),
@@ -99,7 +99,7 @@ const COSTING: [Case; 5] = [
 ];
 
 /// Those that cost nobody his attempt.
-const SPARING: [Case; 5] = [
+static SPARING: [Case; 5] = [
     Case {
         name: "xid-63",
         fault: Fault::Xid(63),

@@ -15,7 +15,7 @@ mod restarts;
 mod stage;
 mod stages_of_life;
 
-use std::{collections::BTreeMap, env, process::ExitCode, time::SystemTime};
+use std::{collections::BTreeMap, env, process::ExitCode, sync::OnceLock, time::SystemTime};
 
 use muster_tests::{
     cluster::ClusterOptions,
@@ -69,11 +69,12 @@ fn main() -> ExitCode {
         restarts::scenarios(),
     ];
     let further: Vec<Scenario> = further.into_iter().flatten().collect();
-    scenarios.extend(if is_all {
-        further
+    if is_all {
+        scenarios.extend(further);
+        scenarios.extend(stages_of_life::longer_scenarios());
     } else {
-        one_of(further, seed())
-    });
+        scenarios.extend(one_of(further, seed()));
+    }
     suite::run("faults", options, scenarios)
 }
 
@@ -82,12 +83,15 @@ fn room(node: usize) -> String {
     format!("room-{}", node / 2)
 }
 
-/// What chooses the sample: the seed that is given, else another one each second. It is told, so that a run can be repeated.
+/// What chooses the sample: the seed that is given, else another one each second; the same all the time. It is told, so that a run can be repeated.
 pub(crate) fn seed() -> usize {
-    let given = env::var(SEED).ok().and_then(|seed| seed.parse().ok());
-    given.unwrap_or_else(|| {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        now.map_or(0, |now| usize::try_from(now.as_secs()).unwrap_or(0))
+    static CHOSEN: OnceLock<usize> = OnceLock::new();
+    *CHOSEN.get_or_init(|| {
+        let given = env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+        given.unwrap_or_else(|| {
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+            now.map_or(0, |now| usize::try_from(now.as_secs()).unwrap_or(0))
+        })
     })
 }
 

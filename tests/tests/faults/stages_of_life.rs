@@ -32,14 +32,18 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         a_fault_on_the_node_of_a_gang_that_is_not_bound_yet_costs_it_no_attempt,
         a_fault_of_a_gang_that_gives_way_costs_it_the_one_attempt_that_it_loses_anyway,
     ];
-    let evicting = scenarios![
-        two_faults_at_once_cost_one_attempt,
-        a_fault_during_recovery_costs_that_attempt_and_the_next_one_runs,
-    ];
+    let evicting = scenarios![two_faults_at_once_cost_one_attempt];
     let without_evictions = without_evictions.into_iter().map(Scenario::with_faults);
     let evicting = evicting.into_iter().map(Scenario::with_fault_evictions);
-    let all = without_evictions.chain(evicting);
-    all.map(|one| one.with_more_time(LIMIT_AFTER_A_PAUSE))
+    without_evictions.chain(evicting).collect()
+}
+
+/// What comes after an attempt that got nowhere comes after a pause.
+pub(crate) fn longer_scenarios() -> Vec<Scenario> {
+    let longer = scenarios![a_fault_during_recovery_costs_that_attempt_and_the_next_one_runs];
+    let longer = longer.into_iter().map(Scenario::with_fault_evictions);
+    longer
+        .map(|one| one.with_more_time(LIMIT_AFTER_A_PAUSE))
         .collect()
 }
 
