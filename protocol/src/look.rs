@@ -1220,7 +1220,8 @@ impl Machine {
 fn for_nodes(view: &View) -> impl PartialEq + '_ {
     let is_over = view.stage == Stage::Over;
     let stands = (&view.gang_uid, view.attempt, is_over);
-    (stands, &view.voided, &view.fenced, view.is_permitted)
+    let permits = (view.is_permitted, view.is_undecided());
+    (stands, &view.voided, &view.fenced, permits)
 }
 
 fn progress(context: PollContext<'_>, plan: &Plan) -> Progress {

@@ -288,7 +288,7 @@ impl Machine {
         };
         if self.ledger_check.end(effect) {
             let leads = self.take_ledger_check(&outcome, now);
-            self.end_proof(effect, leads);
+            self.end_proof(effect, leads, now);
             return true;
         }
         if let Some(read) = self.store_check.end(effect) {
@@ -307,7 +307,7 @@ impl Machine {
         }
         // What is done changes nothing before it is seen: until then the object counts as being written.
         let is_done = matches!(outcome, Outcome::Done(_));
-        let mut is_noted = self.end_proof(effect, is_done);
+        let mut is_noted = self.end_proof(effect, is_done, now);
         if let Some(target) = self.flights.target(effect).cloned()
             && (!is_done || self.flights.was_refused(&target))
         {
