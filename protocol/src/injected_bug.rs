@@ -80,13 +80,15 @@ pub enum InjectedBug {
     FaultNotRemembered,
     /// Nodes that were drained before do not count for the circuit breaker.
     DrainedNotCounted,
+    /// A pod is deleted by force though its node is Ready.
+    ForcedWhileReady,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 37] = [
+    pub const ALL: [Self; 38] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -123,6 +125,7 @@ impl InjectedBug {
         Self::FaultUnconfirmed,
         Self::FaultNotRemembered,
         Self::DrainedNotCounted,
+        Self::ForcedWhileReady,
         Self::PermitsUnproved,
     ];
 }

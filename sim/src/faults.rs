@@ -103,10 +103,16 @@ pub enum Fault {
     /// Nobody reaches the API server for some minutes, or everything of ours is away: what runs goes on. Then the kubelets come
     /// back one by one.
     Outage,
+    /// No container of a node that is told to end does for a while, though the node is Ready.
+    PodsHang,
+    /// A kubelet is silent for longer than anybody waits for it, and what runs there lives on.
+    KubeletSilent,
+    /// A machine is switched off, and its administrator says that it is out of service, until it boots.
+    MachineOff,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 43] = [
+pub const FAULTS: [Fault; 46] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -150,6 +156,9 @@ pub const FAULTS: [Fault; 43] = [
     Fault::NodeReboots,
     Fault::RecoveryObserves,
     Fault::Outage,
+    Fault::PodsHang,
+    Fault::KubeletSilent,
+    Fault::MachineOff,
 ];
 
 impl Fault {
@@ -165,6 +174,7 @@ impl Fault {
             | Self::NodeReboots
             | Self::RecoveryObserves
             | Self::Outage => Some(Hardship::BrokenDevices),
+            Self::PodsHang | Self::KubeletSilent | Self::MachineOff => Some(Hardship::HungPods),
             _ => None,
         }
     }

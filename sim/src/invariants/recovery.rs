@@ -4,7 +4,7 @@
 //! * **S9** within any window gangs are evicted for no more nodes than the circuit breaker allows, but for what a person let through
 //!   by closing it;
 //! * **S10** a gang is evicted for the same fault once;
-//! * **S18** a gang is evicted since a node is lost only if that was gone, or silent for minutes while the API server could be asked, at any time since its
+//! * **S18** a gang is evicted since a node is lost only if that was gone, out of service, or silent for minutes while the API server could be asked, at any time since its
 //!   pods were given anything there: not since everybody was silent in an outage.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,11 +38,15 @@ struct Faulty {
     until: Option<Timestamp>,
 }
 
+/// Taint of a node that somebody says is off.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// From when to when a node was not Ready, or gone.
 #[derive(Clone, Copy, Debug)]
 struct Down {
     since: Timestamp,
     until: Option<Timestamp>,
+    /// Or somebody said that it is off.
     is_gone: bool,
 }
 
@@ -104,8 +108,10 @@ impl Recoveries {
         let is_ready = conditions
             .flatten()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let taints = node.spec.iter().flat_map(|spec| &spec.taints);
+        let is_off = taints.flatten().any(|taint| taint.key == OUT_OF_SERVICE);
         let name = node.metadata.name.clone().unwrap_or_default();
-        self.note_down(name, (!is_ready).then_some(false), now);
+        self.note_down(name, (!is_ready).then_some(is_off), now);
     }
 
     /// A node is no more.

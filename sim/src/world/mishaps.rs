@@ -94,7 +94,10 @@ impl World {
             | Fault::DrainTeam
             | Fault::GpuBreaks
             | Fault::RecoveryObserves
-            | Fault::Outage => self.begin(fault),
+            | Fault::Outage
+            | Fault::PodsHang
+            | Fault::KubeletSilent
+            | Fault::MachineOff => self.begin(fault),
             Fault::NodeReboots => self.reboot_node(),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {
                 self.controllers.freeze(Kind::ResourceSlice);

@@ -12,7 +12,7 @@ use super::{
     wall,
 };
 use crate::{
-    api_server::{Precondition, Stored},
+    api_server::{ApiServer, Precondition, Stored},
     claim_controller, controllers, drivers, kubelet,
     matrix::{EffectKind, Mishap},
     scheduler, workload,
@@ -95,6 +95,12 @@ impl World {
             .any(|ledger| ledger.spec.sequence > 0);
         let observes = !is_lost && self.controllers.observes(step);
         let before = observes.then(|| self.evicted_for_faults());
+        let forced = self.controllers.forces(step).cloned();
+        let pod_of = |api: &ApiServer| {
+            let key = forced.as_ref()?;
+            api.get::<Pod>(&key.namespace, &key.name).cloned()
+        };
+        let forced_pod = pod_of(&self.api);
         let pods = self.api.watch(Kind::Pod);
         let told = self
             .controllers
@@ -108,6 +114,11 @@ impl World {
             self.ended_by_observer = new.next().map(|(gang, attempt)| {
                 format!("attempt {attempt} of {gang} is evicted for a fault by who only observes")
             });
+        }
+        if let Some(before) = forced_pod
+            && pod_of(&self.api).as_ref() != Some(&before)
+        {
+            self.invariants.note_forced(&self.api, &before);
         }
         // Whichever pods that deletes, their Jobs count as failed what no rank of theirs did.
         for event in self.api.events_from(pods) {
