@@ -71,6 +71,10 @@ pub enum Reason {
     DeviceFault,
     /// The gang told no progress for as long as it may.
     NoProgress,
+    /// A node or a device that the gang uses is drained by hand.
+    Drained,
+    /// A pod of the gang was taken by something else than its workload and Muster: kube-scheduler, the eviction API, a taint, its kubelet.
+    PodDisrupted,
     /// The pods of the attempt no longer match the admission.
     MembersChanged,
     /// The gang was told that it is to give way to another one, or to go since its Team uses more than it may.
@@ -176,6 +180,8 @@ impl Reason {
             Self::NodeLost => "NodeLost",
             Self::DeviceFault => "DeviceFault",
             Self::NoProgress => "NoProgress",
+            Self::Drained => "Drained",
+            Self::PodDisrupted => "PodDisrupted",
             Self::MembersChanged => "MembersChanged",
             Self::PreemptionNotice => "PreemptionNotice",
             Self::Preempted => "Preempted",

@@ -570,6 +570,11 @@ impl Machine {
                 self.agenda.gang(key);
             }
         }
+        for node in &changes.ruled {
+            for key in self.plans.on_node(node) {
+                self.agenda.gang(key);
+            }
+        }
         let everything = self.agenda.take_everything();
         if everything {
             self.note_everything();
@@ -653,6 +658,9 @@ impl Machine {
             for key in self.plans.on_node(node) {
                 self.agenda.gang(key);
             }
+        }
+        for key in self.drains.gangs() {
+            self.agenda.gang(key);
         }
     }
 
@@ -947,6 +955,8 @@ impl Machine {
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
+        self.note_disruption(&uid, plan.as_deref(), epoch, now, &wake);
+        self.note_drains(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
@@ -973,6 +983,8 @@ impl Machine {
         effects.extend(unconfirmed.map(|found| self.check_fault(&found, now)));
         let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
         effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
+        let drained = eviction::drained_to_confirm(self.context(epoch, now, &wake), key);
+        effects.extend(drained.map(|object| self.check_drain(object, now)));
         let due = wake.get();
         let due = due.filter(|_| !self.bugs.has(InjectedBug::NoTimers));
         self.agenda.set_due(Subject::Gang(key.clone()), due);
@@ -1043,6 +1055,10 @@ impl Machine {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
+            self.disruptions.forget(&before.gang_uid);
+            for key in self.drains.forget(&before.gang_uid) {
+                self.agenda.gang(&key);
+            }
         }
         // Nobody is evicted for a gang before that says so.
         let has_reservation = |view: Option<&View>| view.is_some_and(|view| view.has_reservation);

@@ -12,6 +12,8 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
+    disruptions::Disruptions,
+    drains::Drains,
     faults::{breaker::BreakerView, check::FaultChecks},
     feed::{EXPLAINING_LOOKS, Feed, restored},
     in_flight::{Answer, InFlightWrites},
@@ -80,6 +82,8 @@ pub struct Machine {
     pub(crate) node_checks: NodeChecks,
     pub(crate) fault_checks: FaultChecks,
     pub(crate) stalls: Stalls,
+    pub(crate) drains: Drains,
+    pub(crate) disruptions: Disruptions,
     pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
@@ -122,6 +126,8 @@ impl Machine {
             node_checks: NodeChecks::default(),
             fault_checks: FaultChecks::default(),
             stalls: Stalls::default(),
+            drains: Drains::default(),
+            disruptions: Disruptions::default(),
             breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
@@ -205,6 +211,11 @@ impl Machine {
         effects.extend(self.check_ledger(now));
         effects.extend(self.check_store(now));
         self.look(epoch, now, &mut effects);
+        if self.drains.take_anew() {
+            // What they say about nodes is judged like the rules of pods that wait: now, or apart.
+            self.gather(epoch, now, &mut effects);
+            self.look(epoch, now, &mut effects);
+        }
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
         self.ungate(epoch, now, &mut effects);
@@ -297,7 +308,8 @@ impl Machine {
         }
         let is_check = self.take_node_check(effect, &outcome)
             || self.take_fault_check(effect, &outcome)
-            || self.take_stall_check(effect, &outcome);
+            || self.take_stall_check(effect, &outcome)
+            || self.take_drain_check(effect, &outcome);
         if is_check {
             return true;
         }
@@ -434,6 +446,8 @@ impl Machine {
             node_checks: &self.node_checks,
             fault_checks: &self.fault_checks,
             stalls: &self.stalls,
+            drains: &self.drains,
+            disruptions: &self.disruptions,
             breaker: &self.breaker,
             newest: &self.newest,
             bugs: self.bugs,

@@ -12,6 +12,7 @@ use crate::{
     ApiRequest,
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
+    disruptions, drains,
     faults::held,
     injected_bug::InjectedBug,
     nodes::loss,
@@ -330,8 +331,8 @@ pub(crate) fn evicted(
 /// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
 const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
 
-/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
-/// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node, a device or a pod to somebody else, or made no
+/// progress, soon after such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     let before = |eviction: &Eviction| {
@@ -341,8 +342,8 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
     };
     let is_in_vain = |eviction: &&Eviction| match eviction.reason {
         Reason::StartTimeout => true,
-        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress => before(eviction)
-            .is_some_and(|before| {
+        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress | Reason::PodDisrupted => {
+            before(eviction).is_some_and(|before| {
                 let seconds = eviction.at.0.as_second() - before.at.0.as_second();
                 let was_short = matches!(
                     before.reason,
@@ -350,9 +351,11 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
                         | Reason::NodeLost
                         | Reason::DeviceFault
                         | Reason::NoProgress
+                        | Reason::PodDisrupted
                 );
                 was_short && seconds < LOST_SOON_SECONDS
-            }),
+            })
+        }
         _ => false,
     };
     let last = status.evictions.last().filter(is_in_vain);
@@ -378,7 +381,7 @@ fn failing_node(
                 .is_some_and(|pod| !is_gated(pod))
                 .then_some(rank)
         }
-        Reason::PodFailed => {
+        Reason::PodFailed | Reason::PodDisrupted => {
             let mut ranks = plan.ranks.iter();
             ranks.find(|rank| pod_of(rank).is_some_and(|pod| pod.failed_by_its_node()))
         }
@@ -390,6 +393,7 @@ fn failing_node(
             let found = held::find(context, gang, plan)?;
             return found.tells_against_node().then_some(found.node);
         }
+        Reason::Drained => return drains::node_of(context, plan),
         _ => None,
     };
     rank.map(|rank| rank.node.name.clone())
@@ -766,7 +770,8 @@ pub(crate) fn degraded(
     gang: &Gang,
     plan: &Plan,
 ) -> Option<PendingReason> {
-    let wait = obstacle(context, plan).or_else(|| failed(context, plan));
+    let wait = disruptions::of_plan(context, plan).or_else(|| obstacle(context, plan));
+    let wait = wait.or_else(|| failed(context, plan));
     let wait = wait.or_else(|| loss::of_plan(context, plan).map(|lost| lost.reason));
     if wait.is_some() {
         return wait;
@@ -777,6 +782,7 @@ pub(crate) fn degraded(
         Some(fault) if !matches!(fault.action, Action::Spare(_)) => Some(fault.reason),
         fault => late(context, gang, plan)
             .or_else(|| stalls::told(context, gang, plan))
+            .or_else(|| drains::told(context, plan))
             .or_else(|| fault.map(|fault| fault.reason)),
     }
 }
