@@ -1,5 +1,6 @@
 //! The observer sees a violation of each invariant when one is staged, and none when all goes well.
 
+mod faults;
 mod slices;
 
 use serde_json::{Value, json};
