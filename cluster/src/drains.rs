@@ -13,8 +13,8 @@ use crate::{taint_rules, taints, text::quoted};
 
 /// Why a pod with these tolerations is drained from the node, for people; `None`: it is not.
 pub fn of_node(node: &Node, tolerations: &[Toleration]) -> Option<String> {
-    let taint = taints::repelling(node).find(|taint| taint.key == keys::TAINT_DRAIN);
-    if let Some(taint) = taint.filter(|taint| !taints::tolerate(tolerations, taint)) {
+    let mut taints = taints::repelling(node).filter(|taint| taint.key == keys::TAINT_DRAIN);
+    if let Some(taint) = taints.find(|taint| !taints::tolerate(tolerations, taint)) {
         return Some(match taint.value.as_deref().unwrap_or_default() {
             "" => format!("is drained (taint {})", keys::TAINT_DRAIN),
             value => format!(
