@@ -29,6 +29,7 @@ use crate::{
     objects::ledger_object,
     outward::capacity_status::Capacity,
     outward::events::EventTracker,
+    outward::force::Forcing,
     outward::queue_status::Queues,
     outward::ungate,
     outward::window::Window,
@@ -84,6 +85,7 @@ pub struct Machine {
     pub(crate) stalls: Stalls,
     pub(crate) drains: Drains,
     pub(crate) disruptions: Disruptions,
+    pub(crate) forcing: Forcing,
     pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
@@ -128,6 +130,7 @@ impl Machine {
             stalls: Stalls::default(),
             drains: Drains::default(),
             disruptions: Disruptions::default(),
+            forcing: Forcing::default(),
             breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
@@ -299,7 +302,7 @@ impl Machine {
         };
         if self.ledger_check.end(effect) {
             let leads = self.take_ledger_check(&outcome, now);
-            self.end_proof(effect, leads);
+            self.end_proof(effect, leads, now);
             return true;
         }
         if let Some(read) = self.store_check.end(effect) {
@@ -309,7 +312,8 @@ impl Machine {
         let is_check = self.take_node_check(effect, &outcome)
             || self.take_fault_check(effect, &outcome)
             || self.take_stall_check(effect, &outcome)
-            || self.take_drain_check(effect, &outcome);
+            || self.take_drain_check(effect, &outcome)
+            || self.take_force_check(effect, &outcome);
         if is_check {
             return true;
         }
@@ -319,7 +323,7 @@ impl Machine {
         }
         // What is done changes nothing before it is seen: until then the object counts as being written.
         let is_done = matches!(outcome, Outcome::Done(_));
-        let mut is_noted = self.end_proof(effect, is_done);
+        let mut is_noted = self.end_proof(effect, is_done, now);
         if let Some(target) = self.flights.target(effect).cloned()
             && (!is_done || self.flights.was_refused(&target))
         {
@@ -448,6 +452,7 @@ impl Machine {
             stalls: &self.stalls,
             drains: &self.drains,
             disruptions: &self.disruptions,
+            forcing: &self.forcing,
             breaker: &self.breaker,
             newest: &self.newest,
             bugs: self.bugs,
@@ -721,9 +726,16 @@ impl Machine {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
+            let forced = match &write {
+                ApiRequest::ForceDeletePod { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
             let effect = self.flights.send(&self.index, write, now);
             if let (Some(uid), true) = (gang_uid, effect.is_some()) {
                 self.clocks.note_status_write(&uid, now.monotonic_seconds);
+            }
+            if let (Some(pod), true) = (forced, effect.is_some()) {
+                self.forcing.note_sent(&pod);
             }
             if let Some(effect) = &effect {
                 self.begin_commit(effect.id, &effect.write);
