@@ -217,6 +217,9 @@ impl Machine {
         if self.drains.take_anew() {
             // What they say about nodes is judged like the rules of pods that wait: now, or apart.
             self.gather(epoch, now, &mut effects);
+            if self.exit.is_some() {
+                return Vec::new();
+            }
             self.look(epoch, now, &mut effects);
         }
         self.decide(epoch, now, &mut effects);
