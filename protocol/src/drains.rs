@@ -70,7 +70,8 @@ struct Found {
     object: ObjectKey,
 }
 
-/// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place.
+/// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place. One that is never
+/// moved has no turn, or others would wait for it.
 fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained> {
     let may_be_moved = context.config.recovery.on_cordon == OnCordon::Move
         && context.config.mode == Mode::Enforce
@@ -94,7 +95,7 @@ fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained
     let first = ranks
         .into_iter()
         .min_by(|one, other| one.node.cmp(&other.node))?;
-    Some(Drained { first, nodes })
+    (!evict::is_left_to_its_jobs(context, plan)).then_some(Drained { first, nodes })
 }
 
 fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<DrainedRank> {

@@ -155,7 +155,7 @@ fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang,
 }
 
 /// Whether its pods are being ended by their Jobs anyway, or would not be made again.
-fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
+pub(crate) fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
     let jobs = jobs::of_plan(context, plan);
     let mut jobs = jobs.iter();
     jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job))
