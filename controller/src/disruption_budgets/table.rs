@@ -102,9 +102,13 @@ impl Table {
                 }
             }
             watcher::Event::Apply(budget) => {
+                // How those of others fare is written with every pod that comes or goes.
+                let is_news = self.budgets.is_news(&budget);
                 self.budgets.remove(&budget);
                 self.budgets.put(&budget);
-                self.note_budget(&budget);
+                if is_news {
+                    self.note_budget(&budget);
+                }
             }
             watcher::Event::Delete(budget) => {
                 self.budgets.remove(&budget);
@@ -148,6 +152,18 @@ impl Table {
 }
 
 impl Budgets {
+    /// Whether anything may follow from the budget that did not before. Ours is removed as it was seen last, so each version counts.
+    fn is_news(&self, budget: &PodDisruptionBudget) -> bool {
+        let name = NamespacedName::of(&budget.metadata);
+        let others = self.others.get(&name.namespace);
+        let known = others.and_then(|others| others.get(&name.name));
+        match Whose::of(budget) {
+            Whose::Ours(_) => true,
+            Whose::Other(selector) => known != Some(&selector),
+            Whose::Nobody => known.is_some() || self.ours.contains_key(&name),
+        }
+    }
+
     fn put(&mut self, budget: &PodDisruptionBudget) {
         let name = NamespacedName::of(&budget.metadata);
         match Whose::of(budget) {

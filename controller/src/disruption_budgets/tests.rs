@@ -102,6 +102,11 @@ fn a_budget_of_another_in_its_namespace_has_a_gang_looked_at_again() {
         .table()
         .apply_budget(watcher::Event::Apply(other.clone()));
     assert_eq!(gangs.table().due.len(), 2);
+    gangs.table().due.clear();
+    let mut fares = other.clone();
+    fares.metadata.resource_version = Some("8".to_owned());
+    gangs.table().apply_budget(watcher::Event::Apply(fares));
+    assert!(gangs.table().due.is_empty(), "how it fares is no news");
     assert!(matches!(
         gangs.table().step(&name("train")),
         Step::Look { .. }
