@@ -130,6 +130,8 @@ pub const DEVICE_CLASS_GPU: &str = "gpu.muster.dev";
 pub const DEVICE_CLASS_MIG: &str = "mig.muster.dev";
 /// DeviceClass of whole GPUs and MIG slices.
 pub const DEVICE_CLASS_GPU_OR_SLICE: &str = "gpu-or-slice.muster.dev";
+/// Taint key of a Node that an administrator drains by hand, with effect `NoSchedule` or `NoExecute`. Its value says who, and why.
+pub const TAINT_DRAIN: &str = "muster.dev/drain";
 /// Annotation of a ResourceClaim that kube-scheduler made for what a pod asks for by the name of a resource (Kubernetes
 /// KEP-5004); its value is `true`.
 pub const EXTENDED_RESOURCE_CLAIM: &str = "resource.kubernetes.io/extended-resource-claim";

@@ -19,6 +19,7 @@ pub use declaration::{failed_ranks, succeeded_ranks};
 pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, facts_of, form};
 pub(crate) use group::{Belonging, Group, belonging};
 pub use group::{is_gang, is_indexed, size_by_shape};
+pub use naming::is_named_after_pod;
 pub(crate) use naming::{GangFinder, Incarnations, gang_key, group_of_gang, group_of_pods_gang};
 pub use ranks::natural_order;
 pub(crate) use tiers::default_tier;

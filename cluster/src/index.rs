@@ -8,6 +8,7 @@
 //! in which they came or how often. The one exception is deliberate and bounded in time: devices of a
 //! Ready node whose slices vanished count as last seen for [`SLICES_GRACE_SECONDS`].
 
+mod anew;
 mod changes;
 mod docket;
 mod flavor_census;

@@ -3,7 +3,7 @@
 //! * The **edge**: everything that is text outside (labels, quantities, CEL, affinities) is parsed
 //!   here, once. Pods become gangs ([`gangs`], handed over as [`formed`]), claims device requests
 //!   ([`claims`], [`selectors`]), nodes and ResourceSlices engine nodes ([`nodes`], [`pools`],
-//!   [`node_filter`]), units of device plugins both ([`device_plugin`]), taints faults ([`device_faults`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
+//!   [`node_filter`]), units of device plugins both ([`device_plugin`]), taints faults ([`device_faults`]) and drains ([`drains`]), quota limits engine amounts ([`limits`], [`quantity`]); what a Flavor
 //!   counts is read in [`flavor`]. What is not understood
 //!   is told with its field ([`unsupported_field`]), never guessed. What users may say instead of a claim is
 //!   the [`shorthand`]; what they may say to the driver is [`device_config`].
@@ -17,6 +17,7 @@ pub mod device_config;
 pub mod device_faults;
 pub mod device_plugin;
 pub mod devices;
+pub mod drains;
 pub mod explain;
 pub mod fault_policy;
 pub mod flavor;

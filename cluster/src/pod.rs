@@ -8,7 +8,9 @@ use muster_api::keys;
 
 pub use fields::PodFields;
 pub(crate) use observed::READ_PREFIXES;
-pub use observed::{DISRUPTION_TARGET, NodeRulesOfPod, ObservedPod, StartOfPod};
+pub use observed::{
+    DISRUPTION_TARGET, Disruption, EVICTED_BY_MUSTER, NodeRulesOfPod, ObservedPod, StartOfPod,
+};
 
 /// Annotation and label that hold the completion index of a pod of an Indexed Job.
 pub(crate) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";

@@ -23,6 +23,17 @@ pub struct TaintedDevices {
     is_fault: bool,
 }
 
+impl TaintedDevices {
+    /// Whether that device is one of them.
+    pub fn selects(&self, driver: &str, pool: &str, device: &str) -> bool {
+        let is_meant =
+            |named: &Option<String>, name: &str| named.as_deref().is_none_or(|named| named == name);
+        is_meant(&self.driver, driver)
+            && is_meant(&self.pool, pool)
+            && is_meant(&self.device, device)
+    }
+}
+
 /// What a rule keeps from being given out; `None`: nothing.
 pub fn tainted_by(rule: &DeviceTaintRule) -> Option<TaintedDevices> {
     let taint = &rule.spec.taint;
@@ -117,6 +128,11 @@ impl TaintRules {
         if of_pool.every_device.all == 0 && of_pool.devices.is_empty() {
             self.by_pool.remove(&key);
         }
+    }
+
+    /// Whether no rule taints anything.
+    pub fn is_empty(&self) -> bool {
+        self.by_pool.is_empty()
     }
 
     /// To look devices up.

@@ -7,7 +7,7 @@ use muster_cluster::{
     index,
     managed::{InvalidResourcePattern, ManagedPods},
 };
-use muster_protocol::{BreakerLimits, ForcePolicy, Mode, Recovery};
+use muster_protocol::{BreakerLimits, ForcePolicy, Mode, OnCordon, Recovery};
 use muster_serve::{
     ExtendedResourcesArgs, ServeArgs,
     authority_secret::{AuthoritySecret, SecretReference},
@@ -475,6 +475,16 @@ pub struct RecoveryArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub breaker_window_seconds: u32,
+
+    /// What is done about gangs on nodes that are cordoned, and on nodes and devices that are drained by hand: nothing, or they are moved whole
+    /// if they have a place elsewhere, and budgets of disruption hold `kubectl drain` off meanwhile.
+    #[arg(
+        long,
+        env = "MUSTER_ON_CORDON",
+        default_value = "nothing",
+        ignore_case = true
+    )]
+    pub on_cordon: OnCordonArg,
 }
 
 impl RecoveryArgs {
@@ -491,6 +501,7 @@ impl RecoveryArgs {
                 ..BreakerLimits::SHIPPED
             },
             breaker_window_seconds: self.breaker_window_seconds.into(),
+            on_cordon: self.on_cordon.into(),
         }
     }
 }
@@ -688,7 +699,32 @@ impl From<ModeArg> for Mode {
     }
 }
 
+/// What is done about gangs on what a person drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnCordonArg {
+    /// Nothing.
+    Nothing,
+    /// They are moved, if they have a place elsewhere.
+    Move,
+}
+
+impl From<OnCordonArg> for OnCordon {
+    fn from(on_cordon: OnCordonArg) -> Self {
+        match on_cordon {
+            OnCordonArg::Nothing => Self::Nothing,
+            OnCordonArg::Move => Self::Move,
+        }
+    }
+}
+
 impl RunArgs {
+    /// Whether gangs are moved away from what is drained, and not only told that they would be.
+    pub fn moves_gangs(&self) -> bool {
+        self.mode == ModeArg::Enforce
+            && self.recovery.recovery_mode == ModeArg::Enforce
+            && self.recovery.on_cordon == OnCordonArg::Move
+    }
+
     /// The configuration of the protocol.
     pub fn protocol_config(&self) -> Result<muster_protocol::Config, InvalidResourcePattern> {
         let mut config = muster_protocol::Config {
@@ -827,12 +863,18 @@ mod tests {
             "--recovery-mode=Enforce",
             "--breaker-share-percent=5",
             "--breaker-window-seconds=60",
+            "--on-cordon=Move",
         ];
         let recovery = configured(&flags);
         assert_eq!(recovery.mode, Mode::Enforce);
         assert_eq!(recovery.breaker.most_nodes(100), 5);
         assert_eq!(recovery.breaker_window_seconds, 60);
-        for flag in ["--breaker-share-percent=101", "--breaker-window-seconds=0"] {
+        assert_eq!(recovery.on_cordon, OnCordon::Move);
+        for flag in [
+            "--breaker-share-percent=101",
+            "--breaker-window-seconds=0",
+            "--on-cordon=Evict",
+        ] {
             let refused = Cli::try_parse_from(["muster-controller", flag]);
             assert!(refused.is_err(), "{flag}");
         }

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 pub use self::pace::Pace;
 use self::{time_of_day::TimeOfDay, work::Work};
 use crate::{
-    claim_templates,
+    claim_templates, disruption_budgets,
     extender_probe::ExtenderState,
     feed::{Feed, WatchBroken},
     judge::{self, Judge},
@@ -58,6 +58,8 @@ pub struct Leader {
     pub refused_templates: watch::Receiver<claim_templates::Refused>,
     /// What Nodes are to say of their GPUs.
     pub node_conditions: node_conditions::Reported,
+    /// Is told of Gangs, for their disruption budgets.
+    pub guarded_gangs: disruption_budgets::Gangs,
     /// When the program is to stop.
     pub stop: CancellationToken,
 }
@@ -94,6 +96,7 @@ impl Leader {
             waiting_for_templates,
             mut refused_templates,
             node_conditions,
+            guarded_gangs,
             stop,
         } = self;
         metrics.set_leading(true);
@@ -113,7 +116,7 @@ impl Leader {
             waiting_for_templates,
             time,
         )
-        .telling(node_conditions);
+        .telling(node_conditions, guarded_gangs);
         loop {
             let next_turn = work.next_turn();
             let mut is_news = true;

@@ -3,7 +3,7 @@
 //! All decisions are made in `muster-engine`, all protocol in `muster_protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]), whose long steps hold up nobody else ([`attendance`]). Beside it stand what a leader keeps right by other
-//! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), and whether an extender
+//! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), what holds drains off gangs ([`disruption_budgets`]), and whether an extender
 //! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
 //! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
 //! [`observe_begin`], [`uninstall_check`], [`breaker_reset`].
@@ -18,6 +18,7 @@ pub mod breaker_reset;
 pub mod ca_bundle;
 pub mod claim_templates;
 pub mod device_check;
+pub mod disruption_budgets;
 pub mod enforce_check;
 pub mod extender_probe;
 pub mod feed;

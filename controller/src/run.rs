@@ -20,7 +20,7 @@ use crate::{
     args::RunArgs,
     attendance::Attendance,
     ca_bundle::CaBundleKeeper,
-    claim_templates, extender_probe,
+    claim_templates, disruption_budgets, extender_probe,
     feed::{Feed, WatchBroken},
     leader::{Leader, Pace},
     metrics::ControllerMetrics,
@@ -70,7 +70,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         }
         shutdown.spawn_until_stopped(
             "keeper of the CA bundle",
-            keeper.keep(writes.clone(), bundle_watches),
+            keeper.keep(writes.clone(), bundle_watches.clone()),
         );
         let (templates, waiting_for_templates, refused_templates) = claim_templates::Keeper::new();
         shutdown.spawn_until_stopped("keeper of claim templates", templates.keep(writes.clone()));
@@ -78,6 +78,12 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         shutdown.spawn_until_stopped(
             "keeper of conditions of Nodes",
             conditions.keep(writes.clone()),
+        );
+        let (budgets, guarded_gangs) =
+            disruption_budgets::Keeper::new(args.moves_gangs(), args.identity.clone());
+        shutdown.spawn_until_stopped(
+            "keeper of disruption budgets",
+            budgets.keep(writes.clone(), bundle_watches),
         );
         let scheduler_is_away =
             scheduler_lease::spawn(writes.clone(), &args.scheduler_lease, &shutdown);
@@ -93,6 +99,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             waiting_for_templates,
             refused_templates,
             node_conditions,
+            guarded_gangs,
             stop: shutdown.token().clone(),
         };
         Box::pin(leader.lead()).await

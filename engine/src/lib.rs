@@ -45,4 +45,4 @@ pub use names::{
     TopologyName,
 };
 pub use remedy::{Holder, NodeRepair, Order, Remedies, Remedy, RemedyEvent};
-pub use state::{State, Usage};
+pub use state::{Elsewhere, Nowhere, State, Usage};

@@ -17,6 +17,7 @@ mod class_line;
 mod classes;
 mod clock;
 mod cohort;
+mod elsewhere;
 mod explain;
 mod fair_turns;
 mod holds;
@@ -55,6 +56,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
+
+pub use elsewhere::{Elsewhere, Nowhere};
 
 use backfill::{Backfill, Looked};
 use circles::Circles;

@@ -9,6 +9,7 @@ use crate::{
     names::{DeviceName, FlavorName, LevelName, Timestamp},
     quota::PreemptionReason,
     remedy::{Holder, NodeRepair, Order, Remedies, Remedy, RemedyEvent},
+    state::Nowhere,
 };
 
 /// Most causes that a text names.
@@ -435,6 +436,28 @@ impl fmt::Display for Room<'_> {
             Some(level) => write!(formatter, " in one domain of level {level}"),
             None => Ok(()),
         }
+    }
+}
+
+impl fmt::Display for Nowhere {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            pods,
+            fit,
+            is_fit_partial,
+            gave_up,
+            level,
+            nodes,
+            excluded,
+        } = self;
+        let room = Room {
+            pods: *pods,
+            fit: *fit,
+            is_partial: *is_fit_partial || *gave_up,
+            level: level.as_ref(),
+        };
+        write!(formatter, "{room}")?;
+        left_out(formatter, *nodes, excluded)
     }
 }
 

@@ -20,6 +20,16 @@ pub enum Mode {
     Enforce,
 }
 
+/// What is done about gangs on nodes that a person cordons, or drains by hand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnCordon {
+    /// Nothing: nothing new is planned there, and who runs there goes on.
+    #[default]
+    Nothing,
+    /// They are moved whole, if they have a place elsewhere.
+    Move,
+}
+
 /// What is done, without proof and without a user's word, about what may have gone wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
@@ -40,6 +50,8 @@ pub struct Recovery {
     pub breaker: BreakerLimits,
     /// The window, in seconds.
     pub breaker_window_seconds: u64,
+    /// What is done about gangs on what a person drains.
+    pub on_cordon: OnCordon,
 }
 
 impl Recovery {
@@ -72,6 +84,7 @@ impl Default for Recovery {
             most_retry_pause_seconds: 1_800,
             breaker: BreakerLimits::SHIPPED,
             breaker_window_seconds: 600,
+            on_cordon: OnCordon::Nothing,
         }
     }
 }

@@ -104,7 +104,10 @@ impl Place {
         let (lane, party) = match write {
             // A thousand nodes may fall silent, or tell of faults, at once: what is read of them must not stand before the Ledger.
             ApiRequest::ReadObject { key }
-                if matches!(key.kind, Kind::Node | Kind::ResourceSlice) =>
+                if matches!(
+                    key.kind,
+                    Kind::Node | Kind::ResourceSlice | Kind::DeviceTaintRule
+                ) =>
             {
                 (Lane::Outward, NODE_READS.to_owned())
             }

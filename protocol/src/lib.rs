@@ -44,6 +44,7 @@
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
 //! * `faults`: faults of devices, whom they reach, and how many nodes may be drained for them.
+//! * `drains`: gangs on what a person drains by hand; `disruptions`: ranks that somebody else takes.
 //! * `stalls`: gangs that make no progress though all that they hold is well.
 //! * `nodes`: nodes that fall silent, are lost, come back, or are gone for good.
 //! * `feed`: what the engine is told of gangs.
@@ -51,6 +52,8 @@
 mod admission;
 mod clocks;
 mod config;
+mod disruptions;
+mod drains;
 pub mod effect;
 mod faults;
 mod feed;
@@ -72,7 +75,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use config::{Config, Mode, Now, Recovery};
+pub use config::{Config, Mode, Now, OnCordon, Recovery};
 pub use effect::{ApiRequest, Effect, EffectId, EventNote, JobChange, Outcome};
 pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;

@@ -573,6 +573,11 @@ impl Machine {
                 self.agenda.gang(key);
             }
         }
+        for node in &changes.ruled {
+            for key in self.plans.on_node(node) {
+                self.agenda.gang(key);
+            }
+        }
         let everything = self.agenda.take_everything();
         if everything {
             self.note_everything();
@@ -656,6 +661,9 @@ impl Machine {
             for key in self.plans.on_node(node) {
                 self.agenda.gang(key);
             }
+        }
+        for key in self.drains.gangs() {
+            self.agenda.gang(key);
         }
         for gang in self.forcing.gangs() {
             if let Some(key) = self.index.gang_by_uid(gang).and_then(|gang| key_of(gang)) {
@@ -955,6 +963,8 @@ impl Machine {
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
+        self.note_disruption(&uid, plan.as_deref(), epoch, now, &wake);
+        self.note_drains(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         self.note_hanging(key, gang.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));
@@ -982,6 +992,8 @@ impl Machine {
         effects.extend(unconfirmed.map(|found| self.check_fault(&found, now)));
         let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
         effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
+        let drained = eviction::drained_to_confirm(self.context(epoch, now, &wake), key);
+        effects.extend(drained.map(|object| self.check_drain(object, now)));
         let context = self.context(epoch, now, &wake);
         let asks = gang.iter();
         let asks: Vec<_> = asks
@@ -1060,6 +1072,10 @@ impl Machine {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
+            self.disruptions.forget(&before.gang_uid);
+            for key in self.drains.forget(&before.gang_uid) {
+                self.agenda.gang(&key);
+            }
             self.forcing.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.

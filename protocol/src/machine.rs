@@ -12,6 +12,8 @@ use crate::{
     admission::admit::{self, Wanted},
     admission::stage::Views,
     clocks::Clocks,
+    disruptions::Disruptions,
+    drains::Drains,
     faults::{breaker::BreakerView, check::FaultChecks},
     feed::{EXPLAINING_LOOKS, Feed, restored},
     in_flight::{Answer, InFlightWrites},
@@ -81,6 +83,8 @@ pub struct Machine {
     pub(crate) node_checks: NodeChecks,
     pub(crate) fault_checks: FaultChecks,
     pub(crate) stalls: Stalls,
+    pub(crate) drains: Drains,
+    pub(crate) disruptions: Disruptions,
     pub(crate) forcing: Forcing,
     pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
@@ -124,6 +128,8 @@ impl Machine {
             node_checks: NodeChecks::default(),
             fault_checks: FaultChecks::default(),
             stalls: Stalls::default(),
+            drains: Drains::default(),
+            disruptions: Disruptions::default(),
             forcing: Forcing::default(),
             breaker: BreakerView::default(),
             plans: Plans::default(),
@@ -208,6 +214,14 @@ impl Machine {
         effects.extend(self.check_ledger(now));
         effects.extend(self.check_store(now));
         self.look(epoch, now, &mut effects);
+        if self.drains.take_anew() {
+            // What they say about nodes is judged like the rules of pods that wait: now, or apart.
+            self.gather(epoch, now, &mut effects);
+            if self.exit.is_some() {
+                return Vec::new();
+            }
+            self.look(epoch, now, &mut effects);
+        }
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
         self.ungate(epoch, now, &mut effects);
@@ -301,6 +315,7 @@ impl Machine {
         let is_check = self.take_node_check(effect, &outcome)
             || self.take_fault_check(effect, &outcome)
             || self.take_stall_check(effect, &outcome)
+            || self.take_drain_check(effect, &outcome)
             || self.take_force_check(effect, &outcome);
         if is_check {
             return true;
@@ -438,6 +453,8 @@ impl Machine {
             node_checks: &self.node_checks,
             fault_checks: &self.fault_checks,
             stalls: &self.stalls,
+            drains: &self.drains,
+            disruptions: &self.disruptions,
             forcing: &self.forcing,
             breaker: &self.breaker,
             newest: &self.newest,

@@ -139,6 +139,11 @@ fn next(
     }
 }
 
+/// Whether a Gang of that name is that of one pod, and is named after it.
+pub fn is_named_after_pod(gang: &str) -> bool {
+    gang.starts_with(SINGLE)
+}
+
 /// The group of a Gang that is named after one pod. Nobody else makes such names; which pod it was matters to nobody any more.
 pub(crate) fn group_of_pods_gang(key: &GangKey) -> Option<Group> {
     let pod = key.name.strip_prefix(SINGLE)?;

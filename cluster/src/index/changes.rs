@@ -18,6 +18,8 @@ pub struct Changes {
     pub nodes: BTreeSet<String>,
     /// Nodes of whose devices other ones have faults now, or others than before.
     pub faulted: BTreeSet<String>,
+    /// Nodes of whose devices a DeviceTaintRule selects other ones now, or says something else of them.
+    pub ruled: BTreeSet<String>,
     /// Teams whose object changed, or to which namespaces came or from which they went.
     pub teams: BTreeSet<String>,
     /// Queue objects that changed.

@@ -16,10 +16,12 @@ use super::{FlavorCount, Index, NamespacedName};
 use crate::{
     claims::ObservedClaim,
     device_faults::FaultyDevice,
-    device_plugin,
+    device_plugin, drains,
     formed::{FormedGang, GangKey},
     gangs::{NamespaceTeam, default_tier},
     pod::{self, ObservedPod},
+    pools::device_name,
+    taint_rules,
 };
 
 impl Index {
@@ -236,6 +238,30 @@ impl Index {
     /// The devices of the node that have faults, by `driver/pool/device`, as of the last refresh; `None`: none has.
     pub fn faulty_devices(&self, node: &str) -> Option<&BTreeMap<Arc<str>, FaultyDevice>> {
         self.views.faulty(node)
+    }
+
+    /// The DeviceTaintRule by which a device is drained, the first by name, and what it says, for people.
+    pub fn rule_draining(
+        &self,
+        driver: &str,
+        pool: &str,
+        device: &str,
+    ) -> Option<(&String, String)> {
+        if self.taint_rules.is_empty() {
+            return None;
+        }
+        let on_node = device_name(driver, pool, device);
+        if !self.taint_rules.lookup().of(&on_node).repels {
+            return None;
+        }
+        let mut rules = self.objects.device_taint_rules.iter();
+        rules.find_map(|(name, rule)| {
+            let devices = taint_rules::tainted_by(rule)?;
+            let says = drains::of_rule(rule)?;
+            devices
+                .selects(driver, pool, device)
+                .then_some((name, says))
+        })
     }
 
     /// The nodes of which any device has a fault, in the order of their names.

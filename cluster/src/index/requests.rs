@@ -34,6 +34,8 @@ pub(super) struct Requests {
     pub(super) of_pods: PodRequests,
     /// The rules about nodes of pods, by UID; none for pods that say nothing.
     filters: Table<String, NodeFilterId>,
+    /// Those of pods that are placed, and may be planned anew all the same, by UID.
+    pub(super) anew: Table<String, Result<NodeFilterId, PendingReason>>,
     /// Of claims, without what they are allocated.
     pub(super) of_claims: Table<NamespacedName, Result<ClaimRequest, UnsupportedField>>,
 }
@@ -60,7 +62,7 @@ impl Index {
     }
 
     /// The pod says these rules about nodes.
-    fn use_filter(&mut self, key: &NamespacedName, uid: &str, filter: NodeFilterId) {
+    pub(super) fn use_filter(&mut self, key: &NamespacedName, uid: &str, filter: NodeFilterId) {
         if filter == ANY_NODE {
             return;
         }
@@ -73,6 +75,12 @@ impl Index {
     /// The pod is to be understood again.
     pub(super) fn forget_request(&mut self, namespace: &str, uid: &str) {
         self.requests.of_pods.remove(uid);
+        self.requests.anew.remove(uid);
+        self.forget_filter(namespace, uid);
+    }
+
+    /// The pod says no rules about nodes any more.
+    pub(super) fn forget_filter(&mut self, namespace: &str, uid: &str) {
         if let Some(filter) = self.requests.filters.remove(uid) {
             self.pods_by_filter.unlink(&filter, &uid.to_owned());
             self.filter_shares.give(namespace, filter);
@@ -92,7 +100,7 @@ impl Index {
     }
 
     /// The filter of the rules, if the namespace uses it already or has room for one more.
-    fn filter_of(
+    pub(super) fn filter_of(
         &mut self,
         key: &NamespacedName,
         rules: NodeRules,

@@ -71,6 +71,11 @@ impl Index {
             && selectors.all(|id| !self.rollout.has_selector(id))
     }
 
+    /// Whether the rules were judged, and every node knows them.
+    pub(super) fn is_told_to_nodes(&self, filter: NodeFilterId) -> bool {
+        self.filters.is_judged(filter) && !self.rollout.has_filter(filter)
+    }
+
     /// Whether there are nodes to go on with.
     pub(super) fn has_rollout(&self) -> bool {
         let next = &self.rollout.next;

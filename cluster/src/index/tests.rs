@@ -1,6 +1,7 @@
 //! Stories about gangs, as the index tells them.
 
 mod alternatives;
+mod anew;
 mod device_plugin;
 mod ends;
 mod follow;

@@ -18,6 +18,7 @@ use super::{
 use crate::{
     claims::{self, ObservedClaim},
     devices::SliceView,
+    drains,
     formed::GangKey,
     gangs::{self, Group},
     nodes,
@@ -149,7 +150,8 @@ impl Index {
 
     /// Nodes are made anew whose devices the rule selects, or selected. (Its status is Kubernetes' own, and says nothing here.)
     pub(super) fn taint_rule_changed(&mut self, _: &str, changed: &Changed<DeviceTaintRule>) {
-        if !changed.differs_in(taint_rules::tainted_by) {
+        // What it says to people changes nothing that is made of nodes.
+        if !changed.differs_in(|rule| (taint_rules::tainted_by(rule), drains::of_rule(rule))) {
             return;
         }
         let old = changed.old.as_deref().and_then(taint_rules::tainted_by);
@@ -157,9 +159,9 @@ impl Index {
         self.taint_rules.replace(old.as_ref(), new.as_ref());
         for devices in old.iter().chain(&new) {
             let (driver, pool) = (devices.driver.as_deref(), devices.pool.as_deref());
-            self.touched
-                .nodes
-                .extend(self.pools.nodes_with(driver, pool));
+            let nodes = self.pools.nodes_with(driver, pool);
+            self.changes.ruled.extend(nodes.iter().cloned());
+            self.touched.nodes.extend(nodes);
         }
     }
 

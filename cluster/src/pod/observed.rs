@@ -7,8 +7,9 @@ use std::{borrow::Cow, collections::BTreeMap};
 
 use k8s_openapi::{
     api::core::v1::{
-        Affinity, ContainerState, ContainerStatus, Pod, PodCondition, PodResourceClaim,
-        PodResourceClaimStatus, PodSpec, Toleration,
+        Affinity, ContainerState, ContainerStatus, NodeAffinity, NodeSelector,
+        NodeSelectorRequirement, Pod, PodCondition, PodResourceClaim, PodResourceClaimStatus,
+        PodSpec, Toleration,
     },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
@@ -31,6 +32,8 @@ const PHASES: [&str; 5] = ["Pending", "Running", "Succeeded", "Failed", "Unknown
 const DEFAULT_SCHEDULER: &str = "default-scheduler";
 /// The condition of a pod that is ended by somebody else than its workload; a Job's `podFailurePolicy` may go by it.
 pub const DISRUPTION_TARGET: &str = "DisruptionTarget";
+/// The reason of that condition where Muster ends the pod.
+pub const EVICTED_BY_MUSTER: &str = "EvictedByMuster";
 /// How long a pod may take to end that does not say, in seconds: what the API server writes for it.
 const ENDS_WITHIN_SECONDS: u32 = 30;
 /// Most bytes that are kept of what a pod says about its failure.
@@ -76,7 +79,53 @@ enum Conditions {
     /// It has some.
     Some,
     /// One of them says that it is, or is about to be, ended by somebody else than its workload.
-    Disrupted,
+    Disrupted(Disruption),
+}
+
+/// Who ends a pod that its workload does not end, as its condition [`DISRUPTION_TARGET`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disruption {
+    /// Muster.
+    Muster,
+    /// kube-scheduler, in favour of a pod of higher priority.
+    Scheduler,
+    /// Whoever asked the eviction API: `kubectl drain`, say.
+    EvictionApi,
+    /// kube-controller-manager, for a taint of the node.
+    NodeTaint,
+    /// kube-controller-manager, for a taint of a device.
+    DeviceTaint,
+    /// Its kubelet: the node ran out of something, or shuts down.
+    Kubelet,
+    /// Whoever takes away what is left of nodes that are gone, and everybody else.
+    Other,
+}
+
+impl Disruption {
+    /// Who it is, by the reason of the condition.
+    fn named(reason: &str) -> Self {
+        match reason {
+            EVICTED_BY_MUSTER => Self::Muster,
+            "PreemptionByScheduler" => Self::Scheduler,
+            "EvictionByEvictionAPI" => Self::EvictionApi,
+            "DeletionByTaintManager" => Self::NodeTaint,
+            "DeletionByDeviceTaintManager" => Self::DeviceTaint,
+            "TerminationByKubelet" => Self::Kubelet,
+            _ => Self::Other,
+        }
+    }
+
+    /// What became of the pod, for people; `None`: Muster did it, or what is known of its node says more.
+    pub fn text(self) -> Option<&'static str> {
+        match self {
+            Self::Muster | Self::Other => None,
+            Self::Scheduler => Some("was preempted by kube-scheduler"),
+            Self::EvictionApi => Some("was evicted by the eviction API (a drain, say)"),
+            Self::NodeTaint => Some("was deleted for a taint of its node"),
+            Self::DeviceTaint => Some("was deleted for a taint of a device"),
+            Self::Kubelet => Some("was ended by its kubelet"),
+        }
+    }
 }
 
 /// How far a pod that was bound has come.
@@ -95,9 +144,10 @@ type Texts = Box<[(Box<str>, Box<str>)]>;
 /// What a pod says about the nodes that it may run on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NodeRulesOfPod {
-    /// `spec.affinity`; `None` of a bound pod: it has done its work.
+    /// `spec.affinity`. Of a bound pod that Muster pinned to its node, what it required of nodes before; `None` of other bound pods: it has done
+    /// its work.
     pub affinity: Option<Affinity>,
-    /// `spec.nodeSelector`; empty of a bound pod: it has done its work.
+    /// `spec.nodeSelector`; empty of a bound pod that Muster did not pin: it has done its work.
     pub selector: BTreeMap<String, String>,
     /// `spec.tolerations`.
     pub tolerations: Box<[Toleration]>,
@@ -142,7 +192,7 @@ impl ObservedPod {
             scheduler_claim: status
                 .and_then(|status| status.extended_resource_claim_status.as_ref())
                 .map(|claim| claim.resource_claim_name.as_str().into()),
-            node_rules: spec.and_then(|spec| node_rules(spec, bound_to(pod).is_some())),
+            node_rules: spec.and_then(|spec| node_rules(pod, spec)),
             trouble: failure(pod)
                 .or_else(|| waiting(pod))
                 .map(String::into_boxed_str),
@@ -248,7 +298,15 @@ impl ObservedPod {
 
     /// Whether its condition `DisruptionTarget` is true.
     pub fn is_disrupted(&self) -> bool {
-        self.conditions == Conditions::Disrupted
+        self.disruption().is_some()
+    }
+
+    /// Who ends it, or is about to, where that is not its workload.
+    pub fn disruption(&self) -> Option<Disruption> {
+        match self.conditions {
+            Conditions::Disrupted(by) => Some(by),
+            Conditions::None | Conditions::Some => None,
+        }
     }
 
     /// How far it has come since it was bound.
@@ -346,17 +404,56 @@ fn phase(phase: &str) -> Cow<'static, str> {
     known.map_or_else(|| Cow::Owned(phase.to_owned()), Cow::Borrowed)
 }
 
-/// The rules that choose a node have done their work once the pod is bound.
-fn node_rules(spec: &PodSpec, is_bound: bool) -> Option<Box<NodeRulesOfPod>> {
+/// The rules that choose a node have done their work once the pod is bound. Of one that Muster pinned to its node they are kept without the
+/// pin, and without what chooses among pods: they say where else it could go, should its node be drained.
+fn node_rules(pod: &Pod, spec: &PodSpec) -> Option<Box<NodeRulesOfPod>> {
+    let is_pinned = pod.annotation(keys::PLACEMENT) == Some(keys::PLACEMENT_PINNED);
+    let (affinity, selector) = match bound_to(pod) {
+        None => (spec.affinity.clone(), spec.node_selector.clone()),
+        Some(node) if is_pinned => (unpinned(spec, node), spec.node_selector.clone()),
+        Some(_) => (None, None),
+    };
     let rules = NodeRulesOfPod {
-        affinity: spec.affinity.clone().filter(|_| !is_bound),
-        selector: match &spec.node_selector {
-            Some(selector) if !is_bound => selector.clone(),
-            _ => BTreeMap::new(),
-        },
+        affinity,
+        selector: selector.unwrap_or_default(),
         tolerations: spec.tolerations.clone().unwrap_or_default().into(),
     };
     (rules != NodeRulesOfPod::default()).then(|| Box::new(rules))
+}
+
+/// The required node affinity of a pod as it was before the pod was pinned to a node: the pin is the last field in each term that says
+/// anything, or stands in a term of its own where the pod required nothing.
+fn unpinned(spec: &PodSpec, node: &str) -> Option<Affinity> {
+    let affinity = spec.affinity.as_ref()?.node_affinity.as_ref()?;
+    let required = affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let is_pin = |it: &NodeSelectorRequirement| {
+        it.key == "metadata.name" && it.operator == "In" && it.values.iter().flatten().eq([node])
+    };
+    let mut terms = required.node_selector_terms.clone();
+    for term in &mut terms {
+        let Some(fields) = term.match_fields.as_mut() else {
+            continue;
+        };
+        if fields.last().is_some_and(is_pin) {
+            fields.pop();
+            let says_nothing =
+                fields.is_empty() && term.match_expressions.as_ref().is_none_or(Vec::is_empty);
+            if says_nothing {
+                return None;
+            }
+        }
+    }
+    Some(Affinity {
+        node_affinity: Some(NodeAffinity {
+            required_during_scheduling_ignored_during_execution: Some(NodeSelector {
+                node_selector_terms: terms,
+            }),
+            ..NodeAffinity::default()
+        }),
+        ..Affinity::default()
+    })
 }
 
 fn conditions(pod: &Pod) -> Conditions {
@@ -366,11 +463,11 @@ fn conditions(pod: &Pod) -> Conditions {
         return Conditions::None;
     }
     let is_disrupted = |it: &PodCondition| it.type_ == DISRUPTION_TARGET && it.status == "True";
-    if conditions.any(is_disrupted) {
-        Conditions::Disrupted
-    } else {
-        Conditions::Some
-    }
+    conditions
+        .find(|it| is_disrupted(it))
+        .map_or(Conditions::Some, |it| {
+            Conditions::Disrupted(Disruption::named(it.reason.as_deref().unwrap_or_default()))
+        })
 }
 
 fn start(pod: &Pod) -> StartOfPod {
@@ -560,6 +657,66 @@ mod tests {
         assert!(rules.affinity.is_some());
         value["spec"]["nodeName"] = json!("n0");
         assert_eq!(ObservedPod::of(&pod(&value)).node_rules(), None);
+    }
+
+    #[test]
+    fn of_a_pod_that_is_pinned_what_its_user_said_about_nodes_is_kept_without_the_pin() {
+        let pin = json!({"key": "metadata.name", "operator": "In", "values": ["n0"]});
+        let zone = json!({"key": "zone", "operator": "In", "values": ["a"]});
+        let other = json!({"key": "metadata.name", "operator": "NotIn", "values": ["n9"]});
+        for (pinned, before) in [
+            (json!([{"matchFields": [pin]}]), None),
+            (
+                json!([{"matchExpressions": [zone], "matchFields": [pin]}, {"matchFields": [other, pin]}, {}]),
+                Some(
+                    json!([{"matchExpressions": [zone], "matchFields": []}, {"matchFields": [other]}, {}]),
+                ),
+            ),
+        ] {
+            let value = json!({
+                "metadata": {"annotations": {"muster.dev/placement": "pinned"}},
+                "spec": {
+                    "containers": [], "nodeName": "n0", "nodeSelector": {"pool": "b"},
+                    "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": pinned}}},
+                },
+            });
+            let kept = ObservedPod::of(&pod(&value));
+            let rules = kept.node_rules().unwrap();
+            assert_eq!(rules.selector["pool"], "b");
+            let affinity = rules
+                .affinity
+                .as_ref()
+                .and_then(|it| it.node_affinity.as_ref());
+            let required = affinity.and_then(|it| {
+                it.required_during_scheduling_ignored_during_execution
+                    .as_ref()
+            });
+            let terms = required.map(|it| serde_json::to_value(&it.node_selector_terms).unwrap());
+            assert_eq!(terms, before);
+        }
+    }
+
+    #[test]
+    fn a_pod_tells_who_ends_it() {
+        for (reason, expected) in [
+            ("EvictedByMuster", Disruption::Muster),
+            ("PreemptionByScheduler", Disruption::Scheduler),
+            ("EvictionByEvictionAPI", Disruption::EvictionApi),
+            ("DeletionByTaintManager", Disruption::NodeTaint),
+            ("DeletionByDeviceTaintManager", Disruption::DeviceTaint),
+            ("TerminationByKubelet", Disruption::Kubelet),
+            ("DeletionByPodGC", Disruption::Other),
+        ] {
+            for (status, found) in [("True", Some(expected)), ("False", None)] {
+                let value = json!({"metadata": {}, "status": {"conditions": [
+                    {"type": "Ready", "status": "False"},
+                    {"type": "DisruptionTarget", "status": status, "reason": reason},
+                ]}});
+                let kept = ObservedPod::of(&pod(&value));
+                assert_eq!(kept.disruption(), found, "{reason} {status}");
+                assert_eq!(kept.is_disrupted(), found.is_some());
+            }
+        }
     }
 
     #[test]

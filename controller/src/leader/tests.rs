@@ -39,6 +39,7 @@ fn leader() -> (Leader, watch::Sender<Leadership>) {
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         node_conditions: node_conditions::Reported::default(),
+        guarded_gangs: crate::disruption_budgets::Gangs::default(),
         stop: CancellationToken::new(),
     };
     (leader, lease)

@@ -19,7 +19,7 @@ use tokio::{
 #[cfg(feature = "failpoints")]
 use crate::failpoint;
 use crate::{
-    claim_templates,
+    claim_templates, disruption_budgets,
     extender_probe::ExtenderState,
     feed::Feed,
     leader::{pace::Pace, takeover_clock::TakeoverClock, time_of_day::TimeOfDay},
@@ -56,6 +56,7 @@ pub(super) struct Work {
     census: Census,
     waiting_for_templates: claim_templates::Waiting,
     node_conditions: node_conditions::Reported,
+    guarded_gangs: disruption_budgets::Gangs,
     time: TimeOfDay,
     takeover: TakeoverClock,
     /// Lists that the machine asked for and that are not complete yet.
@@ -90,6 +91,7 @@ impl Work {
             metrics,
             waiting_for_templates,
             node_conditions: node_conditions::Reported::default(),
+            guarded_gangs: disruption_budgets::Gangs::default(),
             time,
             lists: BTreeMap::new(),
             waiting: Lanes::default(),
@@ -101,9 +103,14 @@ impl Work {
         }
     }
 
-    /// Tells these of Nodes and what their drivers say.
-    pub(super) fn telling(mut self, node_conditions: node_conditions::Reported) -> Self {
+    /// Tells these of Nodes and what their drivers say, and of Gangs.
+    pub(super) fn telling(
+        mut self,
+        node_conditions: node_conditions::Reported,
+        guarded_gangs: disruption_budgets::Gangs,
+    ) -> Self {
         self.node_conditions = node_conditions;
+        self.guarded_gangs = guarded_gangs;
         self
     }
 
@@ -138,6 +145,7 @@ impl Work {
         self.census.observe(&change);
         self.waiting_for_templates.observe(&change);
         self.node_conditions.observe(&change);
+        self.guarded_gangs.observe(&change);
         self.machine.observe(change);
         if let Some(id) = list {
             self.machine.settle(id, Outcome::Done(None));

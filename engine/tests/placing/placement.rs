@@ -1,11 +1,11 @@
 //! Where gangs are placed.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use crate::common::*;
 use muster_engine::{
-    Claim, DeviceRequest, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
-    NodeFilterId, PodSelectorId, SelectorId, State, Update, Why,
+    Claim, DeviceRequest, Elsewhere, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
+    NodeFilterId, NodeName, PodSelectorId, SelectorId, State, Update, Why,
 };
 
 /// `spine/leaf` and how many GPUs its nodes have, as `name:gpus` separated by spaces.
@@ -811,4 +811,44 @@ fn where_every_way_was_tried_nobody_speaks_of_a_bound() {
         ),
         "{told:?}"
     );
+}
+
+#[test]
+fn a_gang_that_runs_has_a_place_elsewhere_if_there_is_one_beside_all_others() {
+    let pair = || gang("g", "research", 2, 4);
+    let names = |names: &[&str]| -> BTreeSet<NodeName> {
+        names.iter().copied().map(NodeName::from).collect()
+    };
+    let mut state = open_state(cluster(&[("s/l", "n0:8 n1:8 n2:4")]));
+    let on = nodes_of(&mut state, pair()).expect("a place");
+    let here = on.first().expect("a node").as_str();
+    let other = if here == "n0" { "n1" } else { "n0" };
+    assert_eq!(on, [here, here], "both on one node");
+    let elsewhere = |state: &State, without: &[&str]| state.elsewhere(&pair(), &names(without));
+    let is_on = |found: Elsewhere, node: &str| found == Elsewhere::On(names(&[node]));
+    assert!(is_on(elsewhere(&state, &[here]), other));
+    // What it holds itself is no obstacle, nor is what its claims are allocated.
+    let mut allocated = pair();
+    for pod in &mut allocated.pods {
+        for claim in &mut pod.claims {
+            claim.allocated = Some((here.into(), Vec::new()));
+        }
+    }
+    assert!(is_on(state.elsewhere(&allocated, &names(&[here])), other));
+    assert!(is_on(elsewhere(&state, &[other]), here));
+    let Elsewhere::Nowhere(nowhere) = elsewhere(&state, &[here, other]) else {
+        panic!("one of them fits on n2");
+    };
+    assert_eq!((nowhere.pods, nowhere.fit, nowhere.gave_up), (2, 1, false));
+    // Nobody is to be moved onto what is drained as well, nor onto what another gang has.
+    let mut cordoned = node(other, "s/l", 8);
+    cordoned.block = Some(NodeBlock::Cordoned);
+    let mut drained = state.clone();
+    drained.apply(Update::Node(cordoned));
+    assert!(matches!(
+        elsewhere(&drained, &[here]),
+        Elsewhere::Nowhere(_)
+    ));
+    nodes_of(&mut state, gang("h", "research", 1, 8)).expect("the other node");
+    assert!(matches!(elsewhere(&state, &[here]), Elsewhere::Nowhere(_)));
 }

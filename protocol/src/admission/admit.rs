@@ -393,7 +393,9 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         }
         let drains = drains(cause, plan);
         let stalls_on = breaker::stalls_on(plan, cause.reason);
-        if is_held_back && (drains.is_some() || stalls_on.is_some()) {
+        // The breaker counts no drain by hand; it opens over none, and over whatever else it opens, nobody is moved.
+        let is_moved = cause.reason == Reason::Drained;
+        if is_held_back && (drains.is_some() || stalls_on.is_some() || is_moved) {
             continue;
         }
         if stalls_on.is_some_and(|node| !stalled_room.has(node)) {

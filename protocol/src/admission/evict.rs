@@ -19,6 +19,7 @@ use crate::{
     admission::plan::Plan,
     admission::preempt,
     admission::stage::{Stage, View},
+    drains,
     faults::{self, held::Found},
     feed::running,
     jobs,
@@ -76,6 +77,12 @@ pub(crate) fn due(
     {
         return Some(stalled);
     }
+    if has_living(context, plan)
+        && !jobs.iter().any(is_kept)
+        && let Some(moved) = drains::due(context, plan)
+    {
+        return Some(moved);
+    }
     if let Some(drained) = drained(context, plan, &jobs) {
         return Some(drained);
     }
@@ -125,6 +132,13 @@ pub(crate) fn stalled_to_confirm(context: PollContext<'_>, key: &GangKey) -> Opt
     (!is_left_to_its_jobs(context, plan)).then_some(pod)
 }
 
+/// What is to be read before the attempt is moved away from what is drained, if it may be read now.
+pub(crate) fn drained_to_confirm(context: PollContext<'_>, key: &GangKey) -> Option<ObjectKey> {
+    let (_, plan) = in_question(context, key)?;
+    let object = drains::to_confirm(context, plan)?;
+    (!is_left_to_its_jobs(context, plan)).then_some(object)
+}
+
 /// The attempt that a Gang carries, if it may be evicted without proof.
 fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang, &'a Plan)> {
     let gang: &Gang = context.index.gang(key)?;
@@ -141,7 +155,7 @@ fn in_question<'a>(context: PollContext<'a>, key: &GangKey) -> Option<(&'a Gang,
 }
 
 /// Whether its pods are being ended by their Jobs anyway, or would not be made again.
-fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
+pub(crate) fn is_left_to_its_jobs(context: PollContext<'_>, plan: &Plan) -> bool {
     let jobs = jobs::of_plan(context, plan);
     let mut jobs = jobs.iter();
     jobs.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job))
@@ -193,9 +207,11 @@ fn delay_seconds(
     match reason {
         // Its pods would not be made again.
         _ if jobs.iter().any(is_queue) => None,
-        Reason::PodFailed | Reason::MembersChanged if goes_on() => None,
+        Reason::PodFailed | Reason::MembersChanged | Reason::PodDisrupted if goes_on() => None,
         // That limit has passed.
         Reason::StartTimeout => Some(0),
+        // Whoever takes one may be about to take all.
+        Reason::PodDisrupted => Some(FOR_GOOD_SECONDS),
         Reason::PodFailed if has_ended() => None,
         Reason::PodFailed if died_of_a_fault(context, plan) => Some(0),
         Reason::PodFailed => {

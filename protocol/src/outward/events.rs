@@ -251,6 +251,8 @@ fn news(status: &GangStatus) -> Option<(Reason, &str)> {
             Reason::NodeLost,
             Reason::DeviceFault,
             Reason::NoProgress,
+            Reason::Drained,
+            Reason::PodDisrupted,
             Reason::MembersChanged,
             Reason::NotPermitted,
             Reason::PodFailed,
@@ -284,6 +286,7 @@ fn is_warning(reason: Reason) -> bool {
             | Reason::NodeLost
             | Reason::DeviceFault
             | Reason::NoProgress
+            | Reason::PodDisrupted
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass

@@ -12,6 +12,7 @@ use crate::{
     ApiRequest, Recovery,
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
+    disruptions, drains,
     faults::held,
     injected_bug::InjectedBug,
     nodes::loss,
@@ -323,8 +324,8 @@ pub(crate) fn evicted(
 /// What is lost or broken so soon after the eviction before it, in seconds, got nowhere, however short the pauses are.
 const SOON_SECONDS: i64 = 3_600;
 
-/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
-/// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
+/// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node, a device or a pod to somebody else, or made no
+/// progress, soon after such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
 pub(crate) fn attempts_in_vain(status: &GangStatus, recovery: &Recovery) -> usize {
     // So soon after the eviction before it, it got nowhere: most of that may have been the pause.
@@ -336,8 +337,8 @@ pub(crate) fn attempts_in_vain(status: &GangStatus, recovery: &Recovery) -> usiz
     };
     let is_in_vain = |eviction: &&Eviction| match eviction.reason {
         Reason::StartTimeout => true,
-        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress => before(eviction)
-            .is_some_and(|before| {
+        Reason::NodeLost | Reason::DeviceFault | Reason::NoProgress | Reason::PodDisrupted => {
+            before(eviction).is_some_and(|before| {
                 let seconds = eviction.at.0.as_second() - before.at.0.as_second();
                 let was_short = matches!(
                     before.reason,
@@ -345,9 +346,11 @@ pub(crate) fn attempts_in_vain(status: &GangStatus, recovery: &Recovery) -> usiz
                         | Reason::NodeLost
                         | Reason::DeviceFault
                         | Reason::NoProgress
+                        | Reason::PodDisrupted
                 );
                 was_short && seconds < soon
-            }),
+            })
+        }
         _ => false,
     };
     let last = status.evictions.last().filter(is_in_vain);
@@ -373,7 +376,7 @@ fn failing_node(
                 .is_some_and(|pod| !is_gated(pod))
                 .then_some(rank)
         }
-        Reason::PodFailed => {
+        Reason::PodFailed | Reason::PodDisrupted => {
             let mut ranks = plan.ranks.iter();
             ranks.find(|rank| pod_of(rank).is_some_and(|pod| pod.failed_by_its_node()))
         }
@@ -385,6 +388,7 @@ fn failing_node(
             let found = held::find(context, gang, plan)?;
             return found.tells_against_node().then_some(found.node);
         }
+        Reason::Drained => return drains::node_of(context, plan),
         _ => None,
     };
     rank.map(|rank| rank.node.name.clone())
@@ -761,7 +765,8 @@ pub(crate) fn degraded(
     gang: &Gang,
     plan: &Plan,
 ) -> Option<PendingReason> {
-    let wait = obstacle(context, plan).or_else(|| failed(context, plan));
+    let wait = disruptions::of_plan(context, plan).or_else(|| obstacle(context, plan));
+    let wait = wait.or_else(|| failed(context, plan));
     let wait = wait.or_else(|| loss::of_plan(context, plan).map(|lost| lost.reason));
     if wait.is_some() {
         return wait;
@@ -772,6 +777,7 @@ pub(crate) fn degraded(
         Some(fault) if !matches!(fault.action, Action::Spare(_)) => Some(fault.reason),
         fault => late(context, gang, plan)
             .or_else(|| stalls::told(context, gang, plan))
+            .or_else(|| drains::told(context, plan))
             .or_else(|| fault.map(|fault| fault.reason)),
     }
 }

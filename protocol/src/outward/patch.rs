@@ -6,16 +6,13 @@
 use jiff::Timestamp;
 use k8s_openapi::{api::batch::v1::Job, apimachinery::pkg::apis::meta::v1::Time};
 use muster_api::keys;
-use muster_cluster::pod::{self, DISRUPTION_TARGET, ObservedPod, PodFields};
+use muster_cluster::pod::{self, DISRUPTION_TARGET, EVICTED_BY_MUSTER, ObservedPod, PodFields};
 use serde_json::{Value, json};
 
 use crate::{
     ApiRequest, JobChange,
     objects::{job_object, pod_object},
 };
-
-/// What the condition of a pod that is evicted names as its reason.
-const EVICTED_BY: &str = "EvictedByMuster";
 
 /// What an ungated pod is told.
 #[derive(Clone, Copy, Debug)]
@@ -87,7 +84,7 @@ pub(crate) fn preempt_at(pod: &ObservedPod, preempt_at: Option<&str>) -> ApiRequ
 /// Tells a pod, and whoever counts its failure, that it is about to be deleted, and why.
 pub(crate) fn disrupt(pod: &ObservedPod, message: &str, now: Timestamp) -> ApiRequest {
     let condition = json!({
-        "type": DISRUPTION_TARGET, "status": "True", "reason": EVICTED_BY, "message": message,
+        "type": DISRUPTION_TARGET, "status": "True", "reason": EVICTED_BY_MUSTER, "message": message,
         "lastTransitionTime": Time(now),
     });
     let mut patch = guards(pod);

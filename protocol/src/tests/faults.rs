@@ -1,5 +1,8 @@
 //! Faults of devices: whom they cost an attempt, how often, and how many nodes at most.
 
+mod disruptions;
+mod drains;
+
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Breaker, GangPhase, GangStatus, IntentKind, Reason, conditions};

@@ -8,6 +8,7 @@
 //! As part of all tests this suite runs a sample: the seed chooses. `cargo xtask test faults --all` runs all of it, with gangs of 64 pods.
 
 mod classes;
+mod cordon;
 mod crowd;
 mod halts;
 mod recovery;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         crowd::scenarios(),
         stages_of_life::scenarios(),
         halts::scenarios(),
+        cordon::scenarios(),
         restarts::scenarios(),
     ];
     let further: Vec<Scenario> = further.into_iter().flatten().collect();

@@ -4,6 +4,7 @@ mod drain;
 mod failure;
 mod rolling;
 mod start_limit;
+mod taken;
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::batch::v1::Job;
@@ -18,6 +19,7 @@ pub(crate) fn scenarios() -> Vec<Scenario> {
         start_limit::scenarios(),
         drain::scenarios(),
         rolling::scenarios(),
+        taken::scenarios(),
     ];
     scenarios.into_iter().flatten().collect()
 }

@@ -1,0 +1,191 @@
+//! What is known of Gangs and budgets, and what follows for each gang.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use kube::{core::Selector, runtime::watcher};
+use muster_api::Gang;
+use muster_cluster::{index::NamespacedName, object::ObjectKey};
+
+use super::budget::{Ours, Wanted, Whose};
+
+/// What is known, and which gangs are to be seen to.
+#[derive(Debug, Default)]
+pub(super) struct Table {
+    /// Whether gangs are moved, so that budgets are wanted at all.
+    pub(super) moves_gangs: bool,
+    pub(super) gangs_are_listed: bool,
+    pub(super) budgets_are_listed: bool,
+    wanted: BTreeMap<NamespacedName, Wanted>,
+    budgets: Budgets,
+    /// What was listed so far, while a list is being received.
+    listing: Option<Budgets>,
+    pub(super) due: BTreeSet<NamespacedName>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Budgets {
+    ours: BTreeMap<NamespacedName, Ours>,
+    /// Those of others, by namespace and name, and whom they select.
+    others: BTreeMap<String, BTreeMap<String, Selector>>,
+}
+
+/// What is to be done about the budget of a gang.
+#[derive(Debug)]
+pub(super) enum Step {
+    Nothing,
+    /// It is made.
+    Make(Wanted),
+    /// It goes.
+    Remove(Ours),
+    /// Others have budgets in the namespace: whether they select pods of the gang is to be looked at.
+    Look {
+        wanted: Wanted,
+        others: BTreeMap<String, Selector>,
+        ours: Option<Ours>,
+    },
+}
+
+impl Table {
+    pub(super) fn apply_gang(&mut self, gang: &Gang) -> bool {
+        let wanted = Wanted::of(gang).filter(|_| self.moves_gangs);
+        self.set_wanted(NamespacedName::of(&gang.metadata), wanted)
+    }
+
+    /// Whether that is news.
+    pub(super) fn set_wanted(&mut self, gang: NamespacedName, wanted: Option<Wanted>) -> bool {
+        if self.wanted.get(&gang) == wanted.as_ref() {
+            return false;
+        }
+        match wanted {
+            Some(wanted) => self.wanted.insert(gang.clone(), wanted),
+            None => self.wanted.remove(&gang),
+        };
+        self.due.insert(gang);
+        true
+    }
+
+    /// A list of all Gangs is complete: what it does not name is gone.
+    pub(super) fn keep_gangs(&mut self, keys: &BTreeSet<ObjectKey>) -> bool {
+        let names: BTreeSet<NamespacedName> = keys
+            .iter()
+            .map(|key| NamespacedName::new(&*key.namespace, &*key.name))
+            .collect();
+        let gone: Vec<NamespacedName> = self
+            .wanted
+            .keys()
+            .filter(|name| !names.contains(name))
+            .cloned()
+            .collect();
+        for name in gone {
+            self.set_wanted(name, None);
+        }
+        self.gangs_are_listed = true;
+        true
+    }
+
+    pub(super) fn apply_budget(&mut self, seen: watcher::Event<PodDisruptionBudget>) {
+        match seen {
+            watcher::Event::Init => self.listing = Some(Budgets::default()),
+            watcher::Event::InitApply(budget) => {
+                if let Some(listing) = &mut self.listing {
+                    listing.put(&budget);
+                }
+            }
+            watcher::Event::InitDone => {
+                if let Some(listed) = self.listing.take() {
+                    self.due.extend(self.budgets.ours.keys().cloned());
+                    self.due.extend(listed.ours.keys().cloned());
+                    self.due.extend(self.wanted.keys().cloned());
+                    self.budgets = listed;
+                    self.budgets_are_listed = true;
+                }
+            }
+            watcher::Event::Apply(budget) => {
+                // How those of others fare is written with every pod that comes or goes.
+                let is_news = self.budgets.is_news(&budget);
+                self.budgets.remove(&budget);
+                self.budgets.put(&budget);
+                if is_news {
+                    self.note_budget(&budget);
+                }
+            }
+            watcher::Event::Delete(budget) => {
+                self.budgets.remove(&budget);
+                self.note_budget(&budget);
+            }
+        }
+    }
+
+    /// A budget is another one: the gang of that name is concerned if it is ours, and all of its namespace if it is not.
+    fn note_budget(&mut self, budget: &PodDisruptionBudget) {
+        let name = NamespacedName::of(&budget.metadata);
+        if matches!(Whose::of(budget), Whose::Ours(_)) {
+            self.due.insert(name);
+            return;
+        }
+        let in_namespace = self.wanted.keys();
+        let in_namespace = in_namespace.filter(|gang| gang.namespace == name.namespace);
+        self.due.extend(in_namespace.cloned());
+    }
+
+    pub(super) fn step(&self, gang: &NamespacedName) -> Step {
+        let ours = self.budgets.ours.get(gang);
+        let Some(wanted) = self.wanted.get(gang) else {
+            return ours.cloned().map_or(Step::Nothing, Step::Remove);
+        };
+        // Made anew once it is seen that it is gone.
+        if let Some(other) = ours.filter(|ours| !ours.says(wanted)) {
+            return Step::Remove(other.clone());
+        }
+        let others = self.budgets.others.get(&gang.namespace);
+        match others.filter(|others| !others.is_empty()) {
+            Some(others) => Step::Look {
+                wanted: wanted.clone(),
+                others: others.clone(),
+                ours: ours.cloned(),
+            },
+            None if ours.is_none() => Step::Make(wanted.clone()),
+            None => Step::Nothing,
+        }
+    }
+}
+
+impl Budgets {
+    /// Whether anything may follow from the budget that did not before. Ours is removed as it was seen last, so each version counts.
+    fn is_news(&self, budget: &PodDisruptionBudget) -> bool {
+        let name = NamespacedName::of(&budget.metadata);
+        let others = self.others.get(&name.namespace);
+        let known = others.and_then(|others| others.get(&name.name));
+        match Whose::of(budget) {
+            Whose::Ours(_) => true,
+            Whose::Other(selector) => known != Some(&selector),
+            Whose::Nobody => known.is_some() || self.ours.contains_key(&name),
+        }
+    }
+
+    fn put(&mut self, budget: &PodDisruptionBudget) {
+        let name = NamespacedName::of(&budget.metadata);
+        match Whose::of(budget) {
+            Whose::Ours(ours) => {
+                self.ours.insert(name, ours);
+            }
+            Whose::Other(selector) => {
+                let others = self.others.entry(name.namespace).or_default();
+                others.insert(name.name, selector);
+            }
+            Whose::Nobody => {}
+        }
+    }
+
+    fn remove(&mut self, budget: &PodDisruptionBudget) {
+        let name = NamespacedName::of(&budget.metadata);
+        if let Some(others) = self.others.get_mut(&name.namespace) {
+            others.remove(&name.name);
+            if others.is_empty() {
+                self.others.remove(&name.namespace);
+            }
+        }
+        self.ours.remove(&name);
+    }
+}

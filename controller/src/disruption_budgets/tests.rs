@@ -1,0 +1,193 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::scripted_api::{ScriptedApi, failure};
+
+fn gang(name: &str, phase: &str) -> Arc<Gang> {
+    let gang = json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "Gang",
+        "metadata": {"name": name, "namespace": "ml", "uid": format!("{name}-uid")},
+        "spec": {"size": 2, "group": name},
+        "status": {
+            "phase": phase, "attempt": 1, "leaderEpoch": 1,
+            "admission": {
+                "team": "t", "teamGeneration": 1, "ledgerSequence": 1, "charge": {},
+                "pods": [{"uid": "a"}, {"uid": "b"}],
+            },
+        },
+    });
+    Arc::new(serde_json::from_value(gang).unwrap())
+}
+
+fn name(gang: &str) -> NamespacedName {
+    NamespacedName::new("ml", gang)
+}
+
+fn theirs(selector: &Value) -> PodDisruptionBudget {
+    serde_json::from_value(json!({
+        "metadata": {"name": "theirs", "namespace": "ml"},
+        "spec": {"minAvailable": 1, "selector": selector},
+    }))
+    .unwrap()
+}
+
+/// The budget of the gang as it is stored.
+fn stored(gang: &Gang) -> PodDisruptionBudget {
+    let mut budget = Wanted::of(gang).unwrap().budget();
+    budget.metadata.uid = Some("budget".to_owned());
+    budget.metadata.resource_version = Some("7".to_owned());
+    budget
+}
+
+/// Told of these Gangs, and of these budgets.
+fn told(moves_gangs: bool, all: &[Arc<Gang>], budgets: Vec<PodDisruptionBudget>) -> Gangs {
+    let (_, gangs) = Keeper::new(moves_gangs, "test".to_owned());
+    let objects = all.iter().map(|gang| Object::Gang(Arc::clone(gang)));
+    gangs.observe(&Change::Listed(Kind::Gang, objects.collect()));
+    gangs.table().apply_budget(watcher::Event::Init);
+    for budget in budgets {
+        gangs
+            .table()
+            .apply_budget(watcher::Event::InitApply(budget));
+    }
+    gangs.table().apply_budget(watcher::Event::InitDone);
+    gangs
+}
+
+#[test]
+fn a_gang_has_a_budget_while_it_runs() {
+    let running = gang("train", "Running");
+    let gangs = told(true, &[Arc::clone(&running)], Vec::new());
+    let step = || gangs.table().step(&name("train"));
+    assert!(matches!(step(), Step::Make(wanted) if wanted.pods == 2));
+    let seen = watcher::Event::Apply(stored(&running));
+    gangs.table().apply_budget(seen);
+    assert!(matches!(step(), Step::Nothing));
+    gangs.table().due.clear();
+    let evicting = Object::Gang(gang("train", "Evicting"));
+    gangs.observe(&Change::Applied(evicting));
+    assert!(gangs.table().due.contains(&name("train")));
+    assert!(matches!(step(), Step::Remove(ours) if ours.uid == "budget" && ours.version == "7"));
+    gangs
+        .table()
+        .apply_budget(watcher::Event::Delete(stored(&running)));
+    assert!(matches!(step(), Step::Nothing));
+}
+
+#[test]
+fn what_is_left_of_gangs_that_are_gone_and_where_none_is_moved_goes() {
+    let running = gang("train", "Running");
+    for (moves_gangs, gangs, goes) in [
+        (true, vec![Arc::clone(&running)], false),
+        (true, vec![], true),
+        (false, vec![Arc::clone(&running)], true),
+    ] {
+        let gangs = told(moves_gangs, &gangs, vec![stored(&running)]);
+        let step = gangs.table().step(&name("train"));
+        assert_eq!(matches!(step, Step::Remove(_)), goes, "{step:?}");
+        assert!(gangs.table().due.contains(&name("train")));
+    }
+}
+
+#[test]
+fn a_budget_of_another_in_its_namespace_has_a_gang_looked_at_again() {
+    let gangs = told(
+        true,
+        &[gang("train", "Running"), gang("other", "Running")],
+        Vec::new(),
+    );
+    gangs.table().due.clear();
+    let other = theirs(&json!({"matchLabels": {"app": "x"}}));
+    gangs
+        .table()
+        .apply_budget(watcher::Event::Apply(other.clone()));
+    assert_eq!(gangs.table().due.len(), 2);
+    gangs.table().due.clear();
+    let mut fares = other.clone();
+    fares.metadata.resource_version = Some("8".to_owned());
+    gangs.table().apply_budget(watcher::Event::Apply(fares));
+    assert!(gangs.table().due.is_empty(), "how it fares is no news");
+    assert!(matches!(
+        gangs.table().step(&name("train")),
+        Step::Look { .. }
+    ));
+    gangs.table().apply_budget(watcher::Event::Delete(other));
+    assert!(matches!(gangs.table().step(&name("train")), Step::Make(_)));
+}
+
+#[tokio::test]
+async fn beside_a_users_own_budget_for_any_of_its_pods_there_is_none_of_ours() {
+    const BUDGETS: &str = "/apis/policy/v1/namespaces/ml/poddisruptionbudgets";
+    let running = gang("train", "Running");
+    let pods = json!({
+        "apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {},
+        "items": [
+            {"metadata": {"name": "a", "labels": {"muster.dev/gang": "train"}}},
+            {"metadata": {"name": "b", "labels": {"muster.dev/gang": "train", "app": "x"}}},
+        ],
+    });
+    let made = serde_json::to_value(stored(&running)).unwrap();
+    let get_pods = "GET /api/v1/namespaces/ml/pods".to_owned();
+    for (selector, has_ours, then, is_other) in [
+        (json!({"matchLabels": {"app": "x"}}), false, vec![], true),
+        (json!({}), false, vec![], true),
+        (
+            json!({"matchLabels": {"app": "x"}}),
+            true,
+            vec![format!("DELETE {BUDGETS}/train")],
+            true,
+        ),
+        (
+            json!({"matchLabels": {"app": "y"}}),
+            false,
+            vec![format!("POST {BUDGETS}")],
+            false,
+        ),
+        (json!({"matchLabels": {"app": "y"}}), true, vec![], false),
+    ] {
+        let mut budgets = vec![theirs(&selector)];
+        budgets.extend(has_ours.then(|| stored(&running)));
+        let gangs = told(true, &[Arc::clone(&running)], budgets);
+        let step = gangs.table().step(&name("train"));
+        let api = ScriptedApi::new([(200, pods.clone()), (200, made.clone())]);
+        let seen = take(&api.client(), &name("train"), step).await.unwrap();
+        let case = format!("{selector} {has_ours}");
+        assert_eq!(matches!(seen, Seen::Other(..)), is_other, "{case}");
+        let asked: Vec<String> = api.asked().into_iter().map(|asked| asked.what).collect();
+        let expected: Vec<String> = [get_pods.clone()].into_iter().chain(then).collect();
+        assert_eq!(asked, expected, "{case}");
+    }
+}
+
+#[tokio::test]
+async fn a_budget_of_that_name_that_is_somebody_elses_is_left_alone() {
+    let running = gang("train", "Running");
+    let mut of_that_name = theirs(&json!({"matchLabels": {"app": "y"}}));
+    of_that_name.metadata.name = Some("train".to_owned());
+    for (there, is_other) in [(of_that_name, true), (stored(&running), false)] {
+        let there = serde_json::to_value(there).unwrap();
+        let api = ScriptedApi::new([failure(409, "already exists"), (200, there)]);
+        let gangs = told(true, &[Arc::clone(&running)], Vec::new());
+        let step = gangs.table().step(&name("train"));
+        let seen = take(&api.client(), &name("train"), step).await.unwrap();
+        assert_eq!(matches!(seen, Seen::Other(..)), is_other);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn before_gangs_and_budgets_were_listed_nothing_is_done() {
+    let (mut keeper, gangs) = Keeper::new(true, "test".to_owned());
+    let api = ScriptedApi::new([]);
+    let mut under_way = JoinSet::new();
+    let running = Object::Gang(gang("train", "Running"));
+    gangs.observe(&Change::Applied(running.clone()));
+    keeper.start(&api.client(), &mut under_way);
+    assert!(under_way.is_empty());
+    gangs.observe(&Change::Listed(Kind::Gang, vec![running]));
+    keeper.start(&api.client(), &mut under_way);
+    assert!(under_way.is_empty(), "budgets were not listed");
+    gangs.table().apply_budget(watcher::Event::Init);
+    gangs.table().apply_budget(watcher::Event::InitDone);
+    keeper.start(&api.client(), &mut under_way);
+    assert_eq!(under_way.len(), 1);
+}

@@ -1,0 +1,343 @@
+//! Gangs on what a person drains by hand: a node (a cordon, or a taint for it) or a device (a DeviceTaintRule). They are moved whole, where the
+//! administrator wants that ([`OnCordon::Move`]).
+//!
+//! **Only who has a place elsewhere is moved.** The engine looks for one without what is drained, and without the nodes where those go that are being
+//! moved already; it is looked again every half a minute. Whoever has none stays, and is told what is missing. The gangs of one node are moved after those of
+//! another: a node's turn lasts until its gangs run again, or have waited for ten minutes.
+//!
+//! **Nothing on hearsay** (S18): a watch may lag, and the cordon be over. So the Node, or the rule, is read uncached by a read that is begun after the drain was seen,
+//! and has to say the same.
+//!
+//! **No breaker counts it**, since a person asked for it; while the breaker is open, or recovery only observes, it is told only.
+//!
+//! Nothing is stored but the eviction, with its cause and the node. A new leader finds the drains themselves, and in the Gangs which of them are on their way; not
+//! where these were to go, so it may move one for which there is no room any more, which waits in the queue with its age then.
+//! **Twice or late**: an eviction concerns one attempt, and the next one is not where the drain is. **Never answered**: nobody is moved.
+
+mod table;
+
+use std::{cell::Cell, collections::BTreeSet};
+
+use muster_api::{Gang, Reason};
+use muster_cluster::{
+    drains,
+    formed::{GangKey, PendingReason, has_ended},
+    object::{Kind, Object, ObjectKey},
+    pools::device_name,
+    rank_state::RankState,
+};
+use muster_engine::{
+    self as engine, Elsewhere, NodeName,
+    recovery::{DrainAction, DrainFacts, Stays, drain},
+};
+
+pub(crate) use self::table::Drains;
+use self::table::LOOK_AGAIN_SECONDS;
+use crate::{
+    ApiRequest, Effect, EffectId, Machine, Mode, Now, OnCordon, Outcome,
+    admission::evict,
+    admission::plan::{Plan, Rank},
+    faults,
+    poll_context::PollContext,
+};
+
+/// A rank on what is drained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct DrainedRank {
+    node: NodeName,
+    /// Whether all of the node is drained, and not a device of it.
+    is_node: bool,
+    /// What says so.
+    object: ObjectKey,
+    /// Which rank, and how, for people.
+    says: String,
+}
+
+/// What is drained under an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Drained {
+    /// The rank on the first node by name.
+    first: DrainedRank,
+    /// The nodes of which all is drained.
+    nodes: BTreeSet<NodeName>,
+}
+
+/// What is found about the drain that concerns an attempt.
+#[derive(Debug)]
+struct Found {
+    reason: PendingReason,
+    action: DrainAction,
+    object: ObjectKey,
+}
+
+/// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place. One that is never
+/// moved has no turn, or others would wait for it.
+fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained> {
+    let may_be_moved = context.config.recovery.on_cordon == OnCordon::Move
+        && context.config.mode == Mode::Enforce
+        && !has_ended(gang)
+        && gang.metadata.deletion_timestamp.is_none()
+        && !evict::is_as_found(context, plan);
+    if !may_be_moved {
+        return None;
+    }
+    let mut ranks = Vec::new();
+    for (place, (rank, state)) in plan.states(context).enumerate() {
+        match state {
+            RankState::Succeeded => {}
+            RankState::Running => ranks.extend(drained_rank(context, place, rank)),
+            _ => return None,
+        }
+    }
+    let whole = ranks.iter().filter(|rank| rank.is_node);
+    let nodes = whole.map(|rank| rank.node.clone()).collect();
+    // Of several on one node the first by rank: `min_by` takes the first.
+    let first = ranks
+        .into_iter()
+        .min_by(|one, other| one.node.cmp(&other.node))?;
+    (!evict::is_left_to_its_jobs(context, plan)).then_some(Drained { first, nodes })
+}
+
+fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<DrainedRank> {
+    let name = &rank.node.name;
+    let pod = context.index.pod_by_uid(&rank.pod)?;
+    let tolerations = pod.node_rules().map(|rules| &*rules.tolerations);
+    let node = context.index.node(name);
+    let by_node = node.and_then(|node| drains::of_node(node, tolerations.unwrap_or_default()));
+    let object = |kind, name: &str| ObjectKey {
+        kind,
+        namespace: String::new(),
+        name: name.to_owned(),
+    };
+    if let Some(how) = by_node {
+        return Some(DrainedRank {
+            node: name.as_str().into(),
+            is_node: true,
+            object: object(Kind::Node, name.as_str()),
+            says: format!("rank {place}: node {name} {how}"),
+        });
+    }
+    let claims = rank.claims.iter();
+    let claims = claims.filter_map(|uid| context.index.claim_by_uid(uid));
+    let devices = claims.flat_map(|claim| claim.allocated.iter().flatten());
+    let mut own = devices.filter(|device| !device.for_admin);
+    own.find_map(|device| {
+        let (driver, pool, device) = (&*device.driver, &*device.pool, &*device.device);
+        let (rule, how) = context.index.rule_draining(driver, pool, device)?;
+        let device = device_name(driver, pool, device);
+        Some(DrainedRank {
+            node: name.as_str().into(),
+            is_node: false,
+            object: object(Kind::DeviceTaintRule, rule.as_str()),
+            says: format!("rank {place}: device {device} of node {name} {how}"),
+        })
+    })
+}
+
+/// The gang as the engine is asked about it: those of its pods that are not done, as if they were made anew. `None`: it is not known yet
+/// what they ask for; the error is for people.
+fn as_asked(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<Result<engine::Gang, String>> {
+    let formed = context.formed(&plan.key)?;
+    let mut pods = Vec::with_capacity(plan.ranks.len());
+    for (rank, state) in plan.states(context) {
+        if state == RankState::Succeeded {
+            continue;
+        }
+        let filter = match context.index.filter_anew(&rank.pod)? {
+            Ok(filter) => filter,
+            Err(why) => return Some(Err(why.details)),
+        };
+        let request = context.index.request_of_pod(&rank.pod.as_str().into())?;
+        pods.push(engine::Pod {
+            filter,
+            ..request.clone()
+        });
+    }
+    let topology = formed.spec.topology.as_ref();
+    let level = |name: Option<&String>| name.map(|name| name.as_str().into());
+    let status = gang.status.as_ref();
+    let queued_at = status.and_then(|status| status.queued_at.as_ref());
+    Some(Ok(engine::Gang {
+        uid: plan.gang_uid.as_str().into(),
+        name: plan.key.to_string(),
+        attempt: plan.attempt,
+        team: plan.team.as_str().into(),
+        priority: formed.priority,
+        queued_at: engine::Timestamp(
+            queued_at.map_or(formed.last_pod_created_at, |at| at.0.as_second()),
+        ),
+        may_borrow: true,
+        topology: engine::TopologyRequest {
+            required: level(topology.and_then(|request| request.required.as_ref())),
+            preferred: level(topology.and_then(|request| request.preferred.as_ref())),
+            avoided: BTreeSet::new(),
+        },
+        run_time: engine::RunTime::default(),
+        lacks_place_since: None,
+        min_count: None,
+        pods: Some(pods).filter(|pods| !pods.is_empty())?,
+    }))
+}
+
+/// The node that a Gang is being moved away from: its last attempt was evicted for that, and it did not run since.
+fn moved_from(context: PollContext<'_>, gang: &Gang, plan: Option<&Plan>) -> Option<NodeName> {
+    let status = gang.status.as_ref()?;
+    let last = status.evictions.last()?;
+    let is_last = last.reason == Reason::Drained && last.attempt + 1 == status.attempt;
+    let runs = || plan.is_some_and(|plan| plan.states(context).all(|(_, it)| it.is_well()));
+    let goes_on = is_last && !has_ended(gang) && gang.metadata.deletion_timestamp.is_none();
+    let node = last.node.as_deref().filter(|_| goes_on && !runs())?;
+    Some(node.into())
+}
+
+fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
+    let drains = context.drains;
+    let entry = drains.entry(plan)?;
+    let DrainedRank {
+        node, object, says, ..
+    } = &entry.drained.first;
+    let turn_of = drains.turn_of_another(&plan.gang_uid, node);
+    let halt = context.breaker.halt_text();
+    let action = drain(DrainFacts {
+        acts: faults::acts(context),
+        is_halted: halt.is_some(),
+        turn_of,
+        elsewhere: entry.elsewhere.as_ref(),
+        is_confirmed: drains.confirms(object, entry.seen_at),
+    });
+    let follows = match action {
+        DrainAction::Move | DrainAction::Confirm => "it is moved elsewhere".to_owned(),
+        DrainAction::Look => match &entry.is_unknown {
+            Some(why) => format!("it stays, as its rules about nodes are not understood: {why}"),
+            None => "it stays until it is known where it may go".to_owned(),
+        },
+        DrainAction::Stay(Stays::Observed) => {
+            "it would be moved elsewhere, but recovery only observes".to_owned()
+        }
+        DrainAction::Stay(Stays::Halted) => halt.unwrap_or_default(),
+        DrainAction::Stay(Stays::Later) => {
+            let other = turn_of.map_or("", NodeName::as_str);
+            format!("it stays until the gangs of node {other} have been moved")
+        }
+        DrainAction::Stay(Stays::NoPlace) => match &entry.elsewhere {
+            Some(Elsewhere::Nowhere(lacks)) => {
+                format!("it stays, as without what is drained {lacks}")
+            }
+            Some(Elsewhere::On(_)) | None => String::new(),
+        },
+    };
+    Some(Found {
+        reason: PendingReason {
+            reason: Reason::Drained,
+            details: format!("{says}; {follows}"),
+        },
+        action,
+        object: object.clone(),
+    })
+}
+
+/// That what the attempt uses is drained, as people are told.
+pub(crate) fn told(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    Some(find(context, plan)?.reason)
+}
+
+/// Why the attempt is to be evicted for that now, if it is.
+pub(crate) fn due(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    let found = find(context, plan)?;
+    (found.action == DrainAction::Move).then_some(found.reason)
+}
+
+/// What is to be read before the attempt is evicted, if it is to be read now.
+pub(crate) fn to_confirm(context: PollContext<'_>, plan: &Plan) -> Option<ObjectKey> {
+    let found = find(context, plan)?;
+    let checks = &context.drains.checks;
+    if found.action != DrainAction::Confirm {
+        return None;
+    }
+    let mut under_way = checks.under_way.values();
+    if under_way.any(|(object, _)| *object == found.object) {
+        return None;
+    }
+    let again_at = checks.asked_at.get(&found.object);
+    let again_at = again_at.map_or(0, |at| at.saturating_add(LOOK_AGAIN_SECONDS));
+    context.has_come(again_at).then_some(found.object)
+}
+
+/// The node that is drained, or has a device that is.
+pub(crate) fn node_of(context: PollContext<'_>, plan: &Plan) -> Option<String> {
+    let entry = context.drains.entry(plan)?;
+    Some(entry.drained.first.node.to_string())
+}
+
+impl Machine {
+    /// Notes what is drained under an attempt of a Gang, and where it may go.
+    pub(crate) fn note_drains(
+        &mut self,
+        gang_uid: &str,
+        gang: Option<&Gang>,
+        plan: Option<&Plan>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) {
+        // Taken out, so that what is noted may be of what is looked at.
+        let mut drains = std::mem::take(&mut self.drains);
+        let context = self.context(epoch, now, wake);
+        let from = gang.and_then(|gang| moved_from(context, gang, plan));
+        drains.note_moving(context, gang_uid, from);
+        let carried = gang.zip(plan);
+        let drained = carried.and_then(|(gang, plan)| drained(context, gang, plan));
+        let acts = faults::acts(context);
+        if let Some(((gang, plan), drained)) = carried.zip(drained) {
+            for rank in plan.ranks.iter().filter(|_| acts) {
+                drains.is_any_anew |= self.index.plan_anew(&rank.pod, true);
+            }
+            drains.note(self.context(epoch, now, wake), plan, gang, drained);
+        } else if let Some(entry) = drains.remove(gang_uid) {
+            for pod in &entry.pods {
+                self.index.plan_anew(pod, false);
+            }
+        }
+        let next = drains.whose_turn_comes();
+        self.drains = drains;
+        for key in &next {
+            self.agenda.gang(key);
+        }
+    }
+
+    /// The read that says whether it is drained still.
+    pub(crate) fn check_drain(&mut self, object: ObjectKey, now: Now) -> Effect {
+        let id = self.flights.number();
+        let begun_at = now.monotonic_seconds;
+        let checks = &mut self.drains.checks;
+        checks.asked_at.insert(object.clone(), begun_at);
+        checks.under_way.insert(id, (object.clone(), begun_at));
+        Effect::new(id, ApiRequest::ReadObject { key: object })
+    }
+
+    /// Takes the answer of such a read; whether it was one.
+    pub(crate) fn take_drain_check(&mut self, effect: EffectId, outcome: &Outcome) -> bool {
+        let Some((object, begun_at)) = self.drains.checks.under_way.remove(&effect) else {
+            return false;
+        };
+        let is_drained = match outcome {
+            Outcome::Done(Some(Object::Node(node))) => drains::of_node(node, &[]).is_some(),
+            Outcome::Done(Some(Object::DeviceTaintRule(rule))) => drains::of_rule(rule).is_some(),
+            _ => false,
+        };
+        let entries = self.drains.entries.values();
+        let concerned = entries.filter(|entry| entry.drained.first.object == object);
+        let concerned: Vec<GangKey> = concerned.map(|entry| entry.key.clone()).collect();
+        for key in &concerned {
+            self.agenda.gang(key);
+        }
+        if is_drained && !concerned.is_empty() {
+            self.drains.checks.confirmed_at.insert(object, begun_at);
+        }
+        true
+    }
+}

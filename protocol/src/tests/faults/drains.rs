@@ -1,0 +1,240 @@
+//! What a person drains by hand: who is moved, when, and who is told that it stays.
+
+use k8s_openapi::api::core::v1::{Node, Taint};
+
+use super::*;
+use crate::OnCordon;
+
+fn moving(mode: Mode) -> Config {
+    Config {
+        recovery: Recovery {
+            mode,
+            on_cordon: OnCordon::Move,
+            ..config().recovery
+        },
+        ..config()
+    }
+}
+
+fn node_named(bench: &Bench, name: &str) -> Node {
+    let nodes = bench.server.list(Kind::Node).into_iter();
+    let mut nodes = nodes.filter_map(|object| match object {
+        Object::Node(node) => Some(node),
+        _ => None,
+    });
+    let node = nodes.find(|node| node.metadata.name.as_deref() == Some(name));
+    Node::clone(&node.unwrap())
+}
+
+fn cordoned(bench: &Bench, name: &str, is_cordoned: bool) -> Object {
+    let mut node = node_named(bench, name);
+    node.spec.get_or_insert_default().unschedulable = is_cordoned.then_some(true);
+    Object::Node(Arc::new(node))
+}
+
+fn cordon(bench: &mut Bench, name: &str, is_cordoned: bool) {
+    let node = cordoned(bench, name, is_cordoned);
+    bench.server.put(node);
+}
+
+fn reads(write: &ApiRequest) -> bool {
+    matches!(
+        write,
+        ApiRequest::ReadObject { key } if matches!(key.kind, Kind::Node | Kind::DeviceTaintRule)
+    )
+}
+
+/// The taint by which a node is drained.
+fn taint_node(bench: &mut Bench, name: &str) {
+    let mut node = node_named(bench, name);
+    node.spec.get_or_insert_default().taints = Some(vec![Taint {
+        key: keys::TAINT_DRAIN.to_owned(),
+        value: Some("alice.fan".to_owned()),
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }]);
+    bench.server.put(Object::Node(Arc::new(node)));
+}
+
+/// The rule that drains the device of a pod.
+fn rule_device(bench: &mut Bench, pod: &str) {
+    let (node, gpu) = device_of(bench, pod);
+    bench.server.put(Object::DeviceTaintRule(parse(json!({
+        "metadata": {"name": "swap"},
+        "spec": {
+            "deviceSelector": {"driver": keys::DRIVER, "pool": node, "device": format!("gpu-{gpu}")},
+            "taint": {"key": "example.com/swap", "value": "bob.xid", "effect": "NoSchedule"},
+        },
+    }))));
+}
+
+#[test]
+fn with_move_each_way_to_drain_moves_who_runs_there_once_the_store_has_said_so() {
+    for (how, says) in [
+        ("cordon", "is cordoned"),
+        ("taint", "(taint muster.dev/drain: \"alice.fan\")"),
+        (
+            "rule",
+            "DeviceTaintRule swap (example.com/swap: \"bob.xid\")",
+        ),
+    ] {
+        let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+        let node = node_of(&bench, "train-0");
+        match how {
+            "cordon" => cordon(&mut bench, &node, true),
+            "taint" => taint_node(&mut bench, &node),
+            _ => rule_device(&mut bench, "train-0"),
+        }
+        bench.written.clear();
+        bench.run();
+        assert_eq!(evictions(&bench, "train"), [Reason::Drained], "{how}");
+        let eviction = status_of(&bench, "train").evictions.remove(0);
+        assert_eq!(eviction.node.as_deref(), Some(node.as_str()), "{how}");
+        let message = &eviction.message;
+        assert!(message.contains(says), "{how}: {message}");
+        assert!(message.contains("moved elsewhere"), "{how}: {message}");
+        assert_eq!(breaker(&bench), Breaker::default(), "a person asked for it");
+        let writes = bench.written.iter();
+        let order: Vec<bool> = writes
+            .filter(|write| reads(write) || evicts(write))
+            .map(reads)
+            .collect();
+        assert!(order.starts_with(&[true, false]), "{how}: {order:?}");
+        assert_eq!(order.iter().filter(|read| **read).count(), 1, "{how}");
+    }
+}
+
+#[test]
+fn as_it_ships_a_drain_moves_nobody() {
+    let mut bench = running_with(config(), &["train"], 2);
+    let node = node_of(&bench, "train-0");
+    rule_device(&mut bench, "train-0");
+    taint_node(&mut bench, &node);
+    cordon(&mut bench, &node, true);
+    bench.written.clear();
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    assert_eq!(degraded(&bench, "train"), "");
+    assert!(!bench.written.iter().any(reads));
+}
+
+#[test]
+fn who_only_observes_is_told_and_moves_nobody() {
+    let mut bench = running_with(moving(Mode::Observe), &["train"], 2);
+    let node = node_of(&bench, "train-0");
+    cordon(&mut bench, &node, true);
+    bench.written.clear();
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    assert!(!bench.written.iter().any(reads));
+    let degraded = degraded(&bench, "train");
+    assert!(degraded.starts_with("Drained: rank 0: node"), "{degraded}");
+    assert!(degraded.contains("only observes"), "{degraded}");
+    cordon(&mut bench, &node, false);
+    pass(&mut bench, 5);
+    assert_eq!(self::degraded(&bench, "train"), "");
+}
+
+#[test]
+fn while_the_circuit_breaker_is_open_nobody_is_moved() {
+    let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+    let node = node_of(&bench, "train-0");
+    let mut ledger = bench.server.ledger().unwrap();
+    ledger.spec.breaker.opened_at = Some(Time(Timestamp::from_second(1_800_000_900).unwrap()));
+    bench.server.put(Object::Ledger(Arc::new(ledger)));
+    cordon(&mut bench, &node, true);
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    let told = degraded(&bench, "train");
+    assert!(told.contains("circuit breaker"), "{told}");
+    let mut ledger = bench.server.ledger().unwrap();
+    ledger.spec.breaker.opened_at = None;
+    bench.server.put(Object::Ledger(Arc::new(ledger)));
+    bench.run();
+    assert_eq!(evictions(&bench, "train"), [Reason::Drained]);
+}
+
+#[test]
+fn s18_a_drain_that_the_store_does_not_show_moves_nobody() {
+    let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+    let node = node_of(&bench, "train-0");
+    // What the watch tells is from before: it is uncordoned by now.
+    let mut stale = cordoned(&bench, &node, true);
+    if let Object::Node(node) = &mut stale {
+        Arc::make_mut(node).metadata.resource_version = Some("1000000".to_owned());
+    }
+    bench.machine.observe(Change::Applied(stale));
+    bench.written.clear();
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    let reads = bench.written.iter().filter(|it| reads(it)).count();
+    assert!((2..=5).contains(&reads), "{reads} reads in 100 s");
+}
+
+#[test]
+fn no_more_are_moved_than_there_is_room_for_and_who_stays_is_told_what_is_missing() {
+    // Two nodes of two GPUs, all of them in use.
+    let gangs = ["a", "b", "c", "d"];
+    let mut bench = running_with(moving(Mode::Enforce), &gangs, 2);
+    let drained = node_of(&bench, "a-0");
+    let pods = gangs.map(|gang| (gang, node_of(&bench, &format!("{gang}-0"))));
+    let (there, elsewhere): (Vec<_>, Vec<_>) =
+        pods.into_iter().partition(|(_, node)| *node == drained);
+    cordon(&mut bench, &drained, true);
+    pass(&mut bench, 100);
+    let moved = |bench: &Bench| {
+        let moved = there
+            .iter()
+            .filter(|(gang, _)| !evictions(bench, gang).is_empty());
+        moved.count()
+    };
+    assert_eq!(moved(&bench), 0);
+    let told = degraded(&bench, there[0].0);
+    let expected = "it stays, as without what is drained there is no place";
+    assert!(told.contains(expected), "{told}");
+    assert!(told.contains("cordoned"), "{told}");
+    // One of the others ends, and its GPU comes free.
+    let (gang, _) = &elsewhere[0];
+    let pod = format!("{gang}-0");
+    bench.ends(&pod);
+    bench.server.put(claim(&pod, keys::DEVICE_CLASS_GPU));
+    let is_under_way = (0..60).any(|_| {
+        bench.seconds += 1;
+        bench.run_for(0, ends_pod)
+    });
+    assert!(is_under_way, "it is looked again now and then");
+    assert_eq!(moved(&bench), 1, "there is room for one");
+}
+
+fn ends_pod(write: &ApiRequest) -> bool {
+    matches!(write, ApiRequest::DeletePod { .. })
+}
+
+#[test]
+fn one_node_is_drained_after_another() {
+    let gangs = ["a", "b", "c"];
+    let mut bench = running_with(moving(Mode::Enforce), &gangs, 6);
+    // Three gangs are on more than one node of two GPUs.
+    let nodes = gangs.map(|gang| node_of(&bench, &format!("{gang}-0")));
+    for node in &nodes {
+        cordon(&mut bench, node, true);
+    }
+    bench.run_until(ends_pod);
+    let mut later = 0;
+    for (gang, node) in gangs.iter().zip(&nodes) {
+        let found = evictions(&bench, gang);
+        let expected: &[Reason] = if *node == nodes[0] {
+            &[Reason::Drained]
+        } else {
+            later += 1;
+            &[]
+        };
+        assert_eq!(found, expected, "{gang} on {node}");
+    }
+    assert!(later > 0);
+    // Nobody makes their pods anew, so the turn of their node ends by time.
+    pass(&mut bench, 700);
+    for gang in gangs {
+        assert_eq!(evictions(&bench, gang), [Reason::Drained], "{gang}");
+    }
+}

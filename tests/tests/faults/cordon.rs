@@ -1,0 +1,98 @@
+//! A node is drained by hand. With `onCordon: Move` its gang is moved whole, and whoever asks the eviction API waits for that.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result, ensure};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{Api, Client, ResourceExt, api::EvictParams};
+use muster_api::{Gang, Reason};
+use muster_tests::{
+    builders::RankProgram,
+    cluster::Cluster,
+    evictions::wait_for_eviction,
+    gangs,
+    kubernetes::{LIMIT, Progress, eventually},
+    scenarios,
+    suite::Scenario,
+    workloads::Workload,
+};
+
+use crate::stage::{Running, prepare_team, restart_controller};
+
+/// The argument that ships, and the one of this scenario.
+const ON_CORDON: (&str, &str) = ("--on-cordon=nothing", "--on-cordon=move");
+/// Its namespace, and its Team.
+const NAMESPACE: &str = "cordoned";
+/// What the API server answers where a budget lets no pod go.
+const TOO_MANY_REQUESTS: u16 = 429;
+
+pub(crate) fn scenarios() -> Vec<Scenario> {
+    scenarios![a_drain_waits_until_the_gang_of_its_node_has_been_moved_whole]
+}
+
+async fn a_drain_waits_until_the_gang_of_its_node_has_been_moved_whole(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    restart_controller(cluster, &[ON_CORDON]).await?;
+    let moved = is_moved(cluster).await;
+    restart_controller(cluster, &[]).await?;
+    moved
+}
+
+async fn is_moved(cluster: &Cluster) -> Result<()> {
+    let client = cluster.client();
+    prepare_team(&client, NAMESPACE, 8).await?;
+    let workload = Workload {
+        namespace: NAMESPACE,
+        name: "train",
+        ranks: 2,
+        gpus: 2,
+    };
+    let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+    let gang = running.now(&client).await?;
+    is_held_off(&client, &gang).await?;
+    let nodes = gangs::nodes(&client, &gang).await?;
+    let node = nodes.first().context("a node")?.clone();
+    let all: Api<Node> = Api::all(client.clone());
+    all.cordon(&node).await?;
+    let moved = async {
+        let reason = Reason::Drained;
+        let (_, eviction) = wait_for_eviction(&client, NAMESPACE, &running.gang(), reason).await?;
+        gangs::ensure_says(&eviction.message, &[&node, "cordoned"])?;
+        running.runs_again(cluster, 2, 2 * LIMIT, &[]).await?;
+        let gang = running.now(&client).await?;
+        let nodes: BTreeSet<String> = gangs::nodes(&client, &gang).await?.into_iter().collect();
+        ensure!(!nodes.contains(&node), "{node} is cordoned: {nodes:?}");
+        is_held_off(&client, &gang).await
+    }
+    .await;
+    all.uncordon(&node).await?;
+    moved?;
+    running.finishes(&client).await
+}
+
+/// It has a budget, which lets none of its pods go.
+async fn is_held_off(client: &Client, gang: &Gang) -> Result<()> {
+    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), NAMESPACE);
+    let name = gang.name_any();
+    eventually("the gang has a budget", LIMIT, async || {
+        let budget = budgets.get_opt(&name).await?;
+        let is_there = budget.is_some();
+        Ok(Progress::when(is_there, || format!("none of name {name}")))
+    })
+    .await?;
+    let members = gangs::pods(client, gang).await?;
+    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
+    for pod in members.values() {
+        let refused = pods.evict(&pod.name_any(), &EvictParams::default()).await;
+        let is_refused = matches!(
+            &refused,
+            Err(kube::Error::Api(status)) if status.code == TOO_MANY_REQUESTS
+        );
+        ensure!(is_refused, "{}: {refused:?}", pod.name_any());
+    }
+    Ok(())
+}
