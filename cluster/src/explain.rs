@@ -97,9 +97,10 @@ fn reason(why: &Why) -> Reason {
         Why::NextCommit | Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
         Why::ExceedsMaxQuota { .. } => Reason::ExceedsMaxQuota,
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
-        Why::Placement { .. } | Why::PlaceKept { .. } | Why::HeldOff { .. } => {
-            Reason::WaitingForPlacement
-        }
+        Why::Placement { .. }
+        | Why::PlaceKept { .. }
+        | Why::HeldOff { .. }
+        | Why::Recovering { .. } => Reason::WaitingForPlacement,
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
         Why::Release { .. } | Why::Preemption { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,
