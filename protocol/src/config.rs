@@ -26,6 +26,8 @@ pub struct Recovery {
     pub breaker: BreakerLimits,
     /// The window, in seconds.
     pub breaker_window_seconds: u64,
+    /// For how long what an attempt held is kept for its gang after it ended by a fault or the like, in seconds; with 0 nothing is.
+    pub keep_seconds: u64,
 }
 
 impl Default for Recovery {
@@ -35,6 +37,7 @@ impl Default for Recovery {
             mode: Mode::Observe,
             breaker: BreakerLimits::SHIPPED,
             breaker_window_seconds: 600,
+            keep_seconds: 600,
         }
     }
 }
