@@ -476,6 +476,7 @@ impl State {
             for pod in &pods {
                 self.keep_part(&gang, pod, None);
             }
+            self.end_keep_of_nothing(&gang);
         }
     }
 
@@ -513,6 +514,17 @@ impl State {
                 };
                 self.give_up_part(&gang, &pod);
             }
+            self.end_keep_of_nothing(&gang);
+        }
+    }
+
+    /// A gang for which nothing is kept after all waits as any other.
+    fn end_keep_of_nothing(&mut self, gang: &GangUid) {
+        let keep = self.keeps.by_gang.get(gang);
+        if keep.is_some_and(|keep| {
+            keep.kept.is_empty() && keep.held.is_empty() && keep.missing.is_empty()
+        }) {
+            self.end_keep(gang);
         }
     }
 

@@ -5,6 +5,7 @@ use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Evicti
 
 mod failing_nodes;
 mod pauses;
+mod recovery;
 mod restarts;
 mod room;
 mod stalls;
