@@ -258,7 +258,7 @@ impl State {
     /// From now on it counts as one that runs, not as one that ends by itself: what it held does not come free.
     fn enter_keep(&mut self, keep: Keep) {
         let uid = keep.told.gang.clone();
-        let running = keep.running();
+        let (running, team) = (keep.running(), keep.team().cloned());
         self.keeps.over.remove(&uid);
         self.keeps.by_end.insert((keep.until, uid.clone()));
         self.keeps.by_gang.insert(uid.clone(), keep);
@@ -269,7 +269,21 @@ impl State {
         if let Some(id) = self.waiting.id(&uid) {
             self.park(id);
         }
+        self.note_heads_around(team.as_ref());
         self.note_preemption_changed(uid);
+    }
+
+    /// Those at the head of a line who may wait for what is kept are told otherwise than before who has it.
+    fn note_heads_around(&mut self, team: Option<&TeamName>) {
+        let node = team.and_then(|team| self.tree.node_of(team));
+        let Some(root) = node.map(|node| self.tree.root_of(node)) else {
+            return;
+        };
+        let classes = self.classes.iter().map(|(_, class)| class);
+        let classes = classes.filter(|class| self.root_of(class.team) == Some(root));
+        let heads: Vec<GangId> = classes.filter_map(|class| class.line.first()).collect();
+        self.cluster.note_visits(heads.len() as u64);
+        self.changed_gangs.extend(heads);
     }
 
     /// It is told that a gang does not recover any more.
@@ -284,6 +298,7 @@ impl State {
     pub(super) fn end_keep(&mut self, gang: &GangUid) {
         if let Some(keep) = self.lift_keep(gang) {
             self.keeps.over.insert(gang.clone(), keep.told.attempt);
+            self.note_heads_around(keep.team());
             if let (false, Some(running)) = (self.running.is_released(gang), keep.running()) {
                 self.set_running(running);
                 self.set_ending(gang);

@@ -67,6 +67,9 @@ fn a_gang_that_was_evicted_has_its_quota_and_its_place_again_whoever_leads() {
         let seconds = recovery.until.0.as_second() - recovery.since.0.as_second();
         assert_eq!(u64::try_from(seconds), Ok(KEEP_SECONDS));
         assert_eq!(status.proposal.unwrap().attempt, 1, "what was held");
+        // Where only the text is another it is written each half minute.
+        bench.seconds += 31;
+        bench.run();
         let why = status_of(&bench, Some("next")).queue.unwrap();
         assert_eq!(why.reason, Reason::WaitingForQuota, "{}", why.details);
         assert!(why.details.contains("(which recovers)"), "{}", why.details);
