@@ -107,7 +107,7 @@ impl Keep {
 
     /// What is charged for what is kept.
     fn charges(&self) -> BTreeMap<FlavorResource, i128> {
-        let mut sums = BTreeMap::new();
+        let mut sums: BTreeMap<FlavorResource, i128> = BTreeMap::new();
         for hold in self.kept.values() {
             for (of, amount) in charges_of(hold) {
                 *sums.entry(of).or_default() += amount;
