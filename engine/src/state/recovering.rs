@@ -144,11 +144,6 @@ pub(super) struct Keeps {
 }
 
 impl Keeps {
-    /// Whether nothing is kept for anybody.
-    pub(super) fn is_empty(&self) -> bool {
-        self.by_gang.is_empty()
-    }
-
     /// Whether something is kept for a gang.
     pub(super) fn has(&self, gang: &GangUid) -> bool {
         self.by_gang.contains_key(gang)
@@ -185,6 +180,12 @@ impl Keeps {
         if let Some(keep) = self.by_gang.get_mut(gang) {
             keep.judged = None;
         }
+    }
+
+    /// Others stood before a gang in a strict order, and do so no longer: it is asked again, by the next call at the latest.
+    pub(super) fn note_moved_up(&mut self, gang: &GangUid) {
+        self.is_any_left |= self.has(gang);
+        self.judge_again(gang);
     }
 
     /// An admission cannot be taken back any more.

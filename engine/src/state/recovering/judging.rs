@@ -245,10 +245,9 @@ impl State {
                 continue;
             };
             let effort = &mut Effort::default();
-            let judged =
-                self.judge_with(Asking::Least(shape), id, &view, effort, &mut work.visited);
-            if judged.is_ok() {
-                return judged.ok();
+            let (asking, visited) = (Asking::Least(shape), &mut work.visited);
+            if let Ok(fitting) = self.judge_with(asking, id, &view, effort, visited) {
+                return Some(fitting);
             }
         }
         None
