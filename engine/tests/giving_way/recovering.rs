@@ -1,9 +1,11 @@
 //! What an attempt held that ended by a fault is kept for its gang, and for nobody longer than it should be.
 
+use std::collections::BTreeMap;
+
 use crate::common::*;
 use muster_engine::{
-    Budget, Decisions, Gang, GangUid, Hold, Node, NodeBlock, Recovering, Shrink, State, Stop, Team,
-    Timestamp, Update, Why,
+    Budget, Decisions, Gang, GangUid, Hold, Node, NodeBlock, Queueing, Recovering, Shrink, State,
+    Stop, Team, Timestamp, Update, Why,
     quota::{PreemptionPolicy, PreemptionReason, ReclaimWithinCohort, WithinTeam},
 };
 use proptest::prelude::*;
@@ -425,6 +427,233 @@ fn a_team_that_is_stopped_or_may_use_less_keeps_no_more_than_it_may() {
         assert_eq!(charged, kept, "{told}");
         let used = state.usage(&team_name("a"))[0].used;
         assert_eq!(used, gpus(8 * i64::try_from(kept).expect("few")), "{told}");
+    }
+}
+
+#[test]
+fn a_gang_that_was_held_up_in_a_strict_order_is_asked_again_once_it_is_the_first() {
+    let strict = Team {
+        queueing: Queueing::StrictFifo,
+        ..team("a", None, limit(16))
+    };
+    let mut state = state(in_leaf(&["n0", "n1"], "s/l"), vec![strict]);
+    let train = gang("train", "a", 1, 8);
+    let other = gang("other", "a", 1, 8);
+    let holds = start(&mut state, &train);
+    start(&mut state, &other);
+    fail(&mut state, &train, &holds);
+    let urgent = with_priority(10, gang("urgent", "a", 1, 8));
+    submit(&mut state, [made_again(&train), urgent]);
+    assert!(decide_at(&mut state, 110).admissions.is_empty());
+    assert!(state.recovery_of(&train.uid).is_some());
+    state.apply(Update::NotWaiting("urgent".into()));
+    let first = decide_at(&mut state, 120);
+    let again = decide_at(&mut state, 121);
+    let admitted = [admitted(&first), admitted(&again)].concat();
+    assert_eq!(admitted, ["train"], "{first:?}");
+}
+
+/// A gang of which all others are told the same, whether it runs or recovers.
+struct Twins {
+    /// In which it recovers.
+    recovers: State,
+    /// In which it runs.
+    runs: State,
+    gangs: Vec<Gang>,
+    holds: BTreeMap<GangUid, [Vec<Hold>; 2]>,
+    now: i64,
+}
+
+/// Who is admitted, and who gives way to whom and by what right.
+type Turns = (
+    Vec<GangUid>,
+    Vec<(GangUid, Vec<(GangUid, PreemptionReason)>)>,
+);
+
+impl Twins {
+    fn new(teams: &[Team]) -> Self {
+        let new = || state(in_leaf(&["n0", "n1", "n2", "n3"], "s/l"), teams.to_vec());
+        Self {
+            recovers: new(),
+            runs: new(),
+            gangs: Vec::new(),
+            holds: BTreeMap::new(),
+            now: 100,
+        }
+    }
+
+    fn both(&mut self, update: &Update) {
+        self.recovers.apply(update.clone());
+        self.runs.apply(update.clone());
+    }
+
+    fn arrives(&mut self, gang: Gang) {
+        self.both(&Update::Waiting(gang.clone()));
+        self.gangs.push(gang);
+    }
+
+    fn is_over(&mut self, gang: &GangUid) {
+        let Some([recovers, runs]) = self.holds.remove(gang) else {
+            return;
+        };
+        self.both(&Update::NotRunning(gang.clone()));
+        for hold in recovers {
+            self.recovers.apply(Update::HoldGone(hold.pod));
+        }
+        for hold in runs {
+            self.runs.apply(Update::HoldGone(hold.pod));
+        }
+    }
+
+    /// Decides in both; what came of it in each.
+    fn decide(&mut self) -> [Turns; 2] {
+        self.now += 2;
+        let decided = [&mut self.recovers, &mut self.runs]
+            .map(|state| state.decide(Timestamp(self.now), &Budget::UNLIMITED));
+        let turns = decided.each_ref().map(|decisions| {
+            let admissions = decisions.admissions.iter();
+            let preemptions = decisions.preemptions.iter().map(|preemption| {
+                let victims = preemption.victims.iter();
+                let victims = victims.map(|victim| (victim.gang.clone(), victim.reason));
+                (preemption.gang.clone(), victims.collect())
+            });
+            let admitted = admissions.map(|it| it.gang.clone()).collect();
+            (admitted, preemptions.collect())
+        });
+        let [recovers, runs] = decided;
+        let both = recovers.admissions.iter().zip(&runs.admissions);
+        for (one, other) in both.filter(|(one, other)| one.gang == other.gang) {
+            let mut gangs = self.gangs.iter();
+            let gang = gangs.find(|it| it.uid == one.gang).cloned();
+            let gang = gang.expect("it has come");
+            let holds = [holds_of(&gang, one), holds_of(&gang, other)];
+            for (state, holds) in [&mut self.recovers, &mut self.runs].into_iter().zip(&holds) {
+                for hold in holds {
+                    state.apply(Update::Hold(hold.clone()));
+                }
+                state.apply(Update::NotWaiting(gang.uid.clone()));
+                let running = running_since(Timestamp(self.now), &gang);
+                state.apply(Update::Running(running));
+            }
+            self.holds.insert(gang.uid.clone(), holds);
+        }
+        turns
+    }
+
+    /// An attempt ends by a fault in one of them, and is told as admitted just now in the other.
+    fn fails(&mut self, gang: &Gang) {
+        let [holds, _] = self.holds.remove(&gang.uid).expect("it runs");
+        let since = Timestamp(self.now);
+        let told = Recovering {
+            since,
+            until: Timestamp(self.now + 600),
+            ..recovers(gang, &holds, &[], &[])
+        };
+        self.recovers.apply(Update::Recovering(told));
+        release(&mut self.recovers, gang, &holds);
+        let running = running_since(since, gang);
+        self.runs.apply(Update::Running(running));
+    }
+}
+
+fn with_age(seconds: i64, gang: Gang) -> Gang {
+    at(seconds, gang)
+}
+
+/// What happens beside the gang that recovers: somebody comes (Team, priority, pods, age), or whoever runs ends.
+#[derive(Clone, Debug)]
+enum Beside {
+    Comes(bool, i32, usize, i64),
+    Ends(usize),
+}
+
+fn beside() -> impl Strategy<Value = Beside> {
+    prop_oneof![
+        3 => (any::<bool>(), 0..3_i32, 1..3_usize, 0..9_i64)
+            .prop_map(|(team, priority, pods, age)| Beside::Comes(team, priority, pods, age)),
+        1 => (0..4_usize).prop_map(Beside::Ends),
+    ]
+}
+
+fn policy() -> impl Strategy<Value = PreemptionPolicy> {
+    let within = prop_oneof![
+        Just(WithinTeam::Never),
+        Just(WithinTeam::LowerPriority),
+        Just(WithinTeam::LowerOrNewerEqualPriority),
+    ];
+    let reclaim = prop_oneof![
+        Just(ReclaimWithinCohort::Never),
+        Just(ReclaimWithinCohort::LowerPriority),
+        Just(ReclaimWithinCohort::Any),
+    ];
+    (within, reclaim).prop_map(|(within_team, reclaim_within_cohort)| PreemptionPolicy {
+        within_team,
+        reclaim_within_cohort,
+        ..PreemptionPolicy::NEVER
+    })
+}
+
+proptest! {
+    /// To all others a gang that recovers is one that runs: the same are admitted, in the same order, and the same give way, by the same right, until
+    /// it is the one that does.
+    #[test]
+    fn to_others_a_gang_that_recovers_is_one_that_runs(
+        policies in (policy(), policy()),
+        nominal in (0..5_i64, 0..5_i64),
+        before in prop::collection::vec(beside(), 1..6),
+        which in 0..4_usize,
+        after in prop::collection::vec(beside(), 1..12),
+    ) {
+        let teams = [
+            Team { preemption: policies.0, ..team("a", Some("all"), limit(8 * nominal.0)) },
+            Team { preemption: policies.1, ..team("b", Some("all"), limit(8 * nominal.1)) },
+        ];
+        let mut twins = Twins::new(&teams);
+        let mut failed: Option<GangUid> = None;
+        let count = before.len();
+        for (at, beside) in before.into_iter().chain(after).enumerate() {
+            if at == count {
+                let running: Vec<GangUid> = twins.holds.keys().cloned().collect();
+                let Some(uid) = running.get(which % running.len().max(1)) else { return Ok(()) };
+                let gang = twins.gangs.iter().find(|it| it.uid == *uid).cloned();
+                let gang = gang.expect("it has come");
+                // Whoever goes already is not meant.
+                if twins.runs.gives_way_to(uid).is_some() {
+                    return Ok(());
+                }
+                twins.fails(&gang);
+                failed = Some(uid.clone());
+            }
+            match beside {
+                Beside::Comes(is_first, priority, pods, age) => {
+                    let team = if is_first { "a" } else { "b" };
+                    let name = format!("g{at:02}");
+                    let gang = with_age(age, gang(&name, team, pods, 8));
+                    twins.arrives(with_priority(priority, gang));
+                }
+                Beside::Ends(place) => {
+                    let running: Vec<GangUid> = twins.holds.keys().cloned().collect();
+                    if let Some(uid) = running.get(place % running.len().max(1)) {
+                        twins.is_over(uid);
+                    }
+                }
+            }
+            let [recovers, runs] = twins.decide();
+            let names_it = |turns: &Turns| {
+                let mut victims = turns.1.iter().flat_map(|(_, victims)| victims);
+                victims.any(|(victim, _)| Some(victim) == failed.as_ref())
+            };
+            if names_it(&runs) {
+                prop_assert!(names_it(&recovers), "{recovers:?} {runs:?}");
+                return Ok(());
+            }
+            prop_assert_eq!(&recovers, &runs);
+            for (_, victims) in &runs.1 {
+                for (victim, _) in victims {
+                    twins.is_over(victim);
+                }
+            }
+        }
     }
 }
 
