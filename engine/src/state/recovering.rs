@@ -233,7 +233,8 @@ impl State {
                 .is_some_and(|waiting| waiting.pods_that_hold > 0);
         // It holds something by a later attempt, or goes for somebody who has a right to what it held.
         if keep.parts.is_empty() || holds_anew || self.reservations.gives_way(&uid) {
-            self.keeps.over.insert(uid, keep.told.attempt);
+            self.keeps.over.insert(uid.clone(), keep.told.attempt);
+            self.note_preemption_changed(uid);
             return;
         }
         self.begin_keep(keep);
