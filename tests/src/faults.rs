@@ -11,7 +11,7 @@
 //!
 //! Each is written down first, for the observer ([`journal`]): what is done to the hardware in another way is for it a fault that
 //! never was, and an eviction for it one without a cause. Nothing is evicted for faults unless Muster is installed with the value
-//! `recovery.mode=Enforce`.
+//! `recovery.mode=Enforce`, as it is in tests.
 
 pub mod journal;
 

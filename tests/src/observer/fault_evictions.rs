@@ -36,6 +36,8 @@ struct Allocated {
     /// Whether whoever has it needs NVLinks: more than one whole GPU, or a constraint between them.
     needs_links: bool,
     since: Revision,
+    /// It was given back since.
+    is_freed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -61,6 +63,10 @@ impl FaultEvictions {
             .map(|result| (result.pool.clone(), result.device.clone()))
             .collect();
         if devices.is_empty() {
+            // What the attempt held is asked for later.
+            if let Some(known) = self.allocated.get_mut(&world::uid(claim)) {
+                known.is_freed = true;
+            }
             return;
         }
         let spec = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
@@ -70,13 +76,14 @@ impl FaultEvictions {
         let whole = devices.iter().filter(|(_, name)| !name.contains("-mig-"));
         let needs_links = whole.count() > 1 || constraints.next().is_some();
         let known = self.allocated.get(&world::uid(claim));
-        if known.is_some_and(|known| known.devices == devices) {
+        if known.is_some_and(|known| known.devices == devices && !known.is_freed) {
             return;
         }
         let allocated = Allocated {
             devices,
             needs_links,
             since: revision,
+            is_freed: false,
         };
         self.allocated.insert(world::uid(claim), allocated);
     }

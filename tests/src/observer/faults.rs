@@ -4,6 +4,8 @@
 //! was told once has to be told for as long as nothing ended it that was done after it, whoever starts anew meanwhile. What was done is written down before
 //! the hardware shows it, and read before what etcd brings next is judged: so a taint that goes is compared with all that could have made it go.
 //!
+//! That a machine was started anew counts only if its boot id, as its driver tells it, is another one soon.
+//!
 //! Two proofs nobody brings about on purpose. Nobody uses what a contained fault is about: by the records of the runtimes no container has had the GPU
 //! in its hands from the fault to the end of its taint. NVLinks work: for five minutes nothing was heard of them.
 //!
@@ -15,7 +17,8 @@ use std::{
 };
 
 use k8s_openapi::api::resource::v1::ResourceSlice;
-use muster_api::keys;
+use kube::ResourceExt;
+use muster_api::{NodeDevices, keys};
 
 use super::{
     containers::Containers,
@@ -48,6 +51,9 @@ pub(super) struct Faults {
     /// Contained faults whose taint went, which is well only if nobody had the GPU.
     to_have_been_idle: Vec<ToHaveBeenIdle>,
     untold: Overdue,
+    /// Boot ids of nodes, as their drivers tell them.
+    boot_ids: BTreeMap<String, String>,
+    not_booted: Overdue,
 }
 
 /// A fault that keeps a GPU out of use.
@@ -60,6 +66,8 @@ pub(super) struct Known {
     /// The last revision before it was seen to be injected.
     since: Revision,
     since_millis: u64,
+    /// Boot id of its node, if that was told.
+    boot_id: Option<String>,
     /// What was done to the GPU after it.
     mends: BTreeSet<Mend>,
     is_told: bool,
@@ -86,6 +94,8 @@ impl Default for Faults {
             taints: BTreeMap::new(),
             to_have_been_idle: Vec::new(),
             untold: Overdue::after(PUBLISH_BOUND),
+            boot_ids: BTreeMap::new(),
+            not_booted: Overdue::after(PUBLISH_BOUND),
         }
     }
 }
@@ -125,6 +135,7 @@ impl Faults {
                 wrong,
                 since: revision,
                 since_millis: now_millis,
+                boot_id: self.boot_ids.get(node).cloned(),
                 mends: BTreeSet::new(),
                 is_told: false,
                 over: None,
@@ -135,6 +146,14 @@ impl Faults {
                     known.mends.insert(mend);
                 }
             }
+        }
+    }
+
+    /// The object of a node was written.
+    pub(super) fn node_devices(&mut self, object: &NodeDevices) {
+        let told = object.status.as_ref().map(|status| &status.boot_id);
+        if let Some(boot_id) = told.filter(|boot_id| !boot_id.is_empty()) {
+            self.boot_ids.insert(object.name_any(), boot_id.clone());
         }
     }
 
@@ -258,14 +277,28 @@ impl Faults {
                 known.is_told = true;
             }
         }
-        for late in self.untold.note(untold, now_millis) {
-            findings.violation(S7, &late);
+        let not_booted = self.known.iter().filter(|known| {
+            let boot_id = self.boot_ids.get(&known.node);
+            known.is_over_by_reboot() && boot_id.is_some() && boot_id == known.boot_id.as_ref()
+        });
+        let not_booted = not_booted.map(|known| {
+            format!(
+                "{} of {} is not told any more to have had {:?}, by a reboot, and its node has the same boot id",
+                known.gpu, known.node, known.fault
+            )
+        });
+        let not_booted = not_booted.collect();
+        let untold = self.untold.note(untold, now_millis);
+        let not_booted = self.not_booted.note(not_booted, now_millis);
+        for late in untold.iter().chain(&not_booted) {
+            findings.violation(S7, late);
         }
     }
 
     /// Time passed that does not count.
     pub(super) fn shift(&mut self, by_millis: u64) {
         self.untold.shift(by_millis);
+        self.not_booted.shift(by_millis);
     }
 }
 
@@ -273,6 +306,15 @@ impl Known {
     fn is_told_by(&self, taints: &BTreeMap<String, String>) -> bool {
         let value = taints.get(self.wrong.key());
         value.is_some_and(|value| self.wrong.is_told_by(value))
+    }
+
+    /// Whether it is over, and nothing but the start of the machine can have ended it.
+    fn is_over_by_reboot(&self) -> bool {
+        let mut mends = self.mends.iter();
+        self.over.is_some()
+            && self.mends.contains(&Mend::Reboot)
+            && !mends.any(|mend| *mend != Mend::Reboot && self.wrong.is_mended_by(*mend))
+            && !matches!(self.wrong, Wrong::Contained | Wrong::Link)
     }
 
     /// Whether anything ended it that was done after it.

@@ -314,6 +314,7 @@ impl Judge {
                 self.faults
                     .slice(slice, change.gone, now, &mut self.findings);
             }
+            Object::NodeDevices(node) if !change.gone => self.faults.node_devices(node),
             Object::Gang(gang) => {
                 let findings = &mut self.findings;
                 self.gang_lives.write(gang, change.gone, findings);

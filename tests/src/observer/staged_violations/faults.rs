@@ -169,6 +169,38 @@ fn a_fault_that_is_told_no_more_without_a_proof_that_fits_and_is_newer_is_seen_a
     }
 }
 
+/// The node's live permit, with this boot id.
+fn booted(boot_id: &str) -> Object {
+    let Object::NodeDevices(mut node) = permits(LIVE) else {
+        panic!("permits are in NodeDevices");
+    };
+    node.status.as_mut().unwrap().boot_id = boot_id.to_owned();
+    Object::NodeDevices(node)
+}
+
+#[test]
+fn a_reboot_that_gives_the_node_no_other_boot_id_ends_nothing() {
+    let rebooted = || {
+        let mut stage = a_gang_that_runs().with_gpus();
+        stage
+            .shows(booted("a"))
+            .breaks("GPU-0", Fault::Xid(79))
+            .tells(FAULT, "Reboot")
+            .is_mended("GPU-0", Mend::Reboot)
+            .tells_nothing();
+        stage
+    };
+    rebooted().passes(LATE_MILLIS).is_seen_as("S7");
+    rebooted()
+        .shows(booted("b"))
+        .passes(LATE_MILLIS)
+        .is_all_well();
+    // A person's word needs none.
+    let mut stage = rebooted();
+    stage.is_mended("GPU-0", Mend::Operator);
+    stage.passes(LATE_MILLIS).is_all_well();
+}
+
 #[test]
 fn a_proof_from_before_the_fault_is_none() {
     let mut stage = a_gang_that_runs().with_gpus();
