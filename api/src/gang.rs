@@ -224,6 +224,10 @@ pub struct GangStatus {
     /// That others give way to it: what they free is kept for it. Absent while nothing is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,
+    /// That what its last attempt held is kept for it, as far as nobody has a right to it: that attempt ended by a fault, a lost node, or
+    /// for want of progress, or pods of it failed and it may be started anew. Absent while nothing is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub recovery: Option<GangRecovery>,
     /// When the gang ended; it is removed an hour later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub finished_at: Option<Time>,
@@ -269,6 +273,20 @@ pub struct EvictionFault {
     pub kind: String,
     /// Since when that was published.
     pub since: Time,
+}
+
+/// For how long what an attempt held is kept for its gang. What that was stands in `proposal` meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct GangRecovery {
+    /// The attempt that ended.
+    pub attempt: i64,
+    /// Why.
+    pub reason: Reason,
+    /// Since when.
+    pub since: Time,
+    /// Until when at the latest.
+    pub until: Time,
 }
 
 /// The notice that an attempt is to give way to another gang, or to go since its Team uses more than it may (`shrink: Evict`). It is taken

@@ -97,9 +97,10 @@ fn reason(why: &Why) -> Reason {
         Why::NextCommit | Why::BehindHead { .. } | Why::Quota { .. } => Reason::WaitingForQuota,
         Why::ExceedsMaxQuota { .. } => Reason::ExceedsMaxQuota,
         Why::NoQuotaForResource { .. } => Reason::NoQuotaForResource,
-        Why::Placement { .. } | Why::PlaceKept { .. } | Why::HeldOff { .. } => {
-            Reason::WaitingForPlacement
-        }
+        Why::Placement { .. }
+        | Why::PlaceKept { .. }
+        | Why::HeldOff { .. }
+        | Why::Recovering { .. } => Reason::WaitingForPlacement,
         Why::PlacementImpossible { .. } => Reason::PlacementImpossible,
         Why::Release { .. } | Why::Preemption { .. } => Reason::WaitingForRelease,
         Why::ClaimShared { .. } => Reason::ClaimShared,
@@ -111,7 +112,8 @@ fn reason(why: &Why) -> Reason {
 #[cfg(test)]
 mod tests {
     use muster_engine::{
-        Amount, FlavorResource, Holder, Order, Remedy, RemedyEvent, Resource, decision::Blocker,
+        Amount, FlavorResource, Holder, KeptForRecovery, Order, Remedy, RemedyEvent, Resource,
+        Timestamp, decision::Blocker,
     };
 
     use super::*;
@@ -187,6 +189,20 @@ mod tests {
                 },
                 Reason::WaitingForQuota,
                 "16",
+            ),
+            (
+                Why::Recovering {
+                    kept: KeptForRecovery {
+                        attempt: 1,
+                        until: Timestamp(600),
+                        pods: 4,
+                        charged: 4,
+                        placed: 3,
+                    },
+                    now: Timestamp(60),
+                },
+                Reason::WaitingForPlacement,
+                "540 s",
             ),
             (
                 Why::ExceedsMaxQuota {

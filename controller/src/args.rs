@@ -485,6 +485,15 @@ pub struct RecoveryArgs {
         ignore_case = true
     )]
     pub on_cordon: OnCordonArg,
+    /// For how long the quota and the place of an attempt are kept for its gang after it ended by a fault, a lost node or the like, in
+    /// seconds. With 0 nothing is kept.
+    #[arg(
+        long,
+        env = "MUSTER_RECOVERY_KEEP_SECONDS",
+        default_value_t = 600,
+        value_parser = clap::value_parser!(u32).range(0..=86_400)
+    )]
+    pub recovery_keep_seconds: u32,
 }
 
 impl RecoveryArgs {
@@ -502,6 +511,7 @@ impl RecoveryArgs {
             },
             breaker_window_seconds: self.breaker_window_seconds.into(),
             on_cordon: self.on_cordon.into(),
+            keep_seconds: self.recovery_keep_seconds.into(),
         }
     }
 }
@@ -864,16 +874,19 @@ mod tests {
             "--breaker-share-percent=5",
             "--breaker-window-seconds=60",
             "--on-cordon=Move",
+            "--recovery-keep-seconds=0",
         ];
         let recovery = configured(&flags);
         assert_eq!(recovery.mode, Mode::Enforce);
         assert_eq!(recovery.breaker.most_nodes(100), 5);
         assert_eq!(recovery.breaker_window_seconds, 60);
         assert_eq!(recovery.on_cordon, OnCordon::Move);
+        assert_eq!(recovery.keep_seconds, 0);
         for flag in [
             "--breaker-share-percent=101",
             "--breaker-window-seconds=0",
             "--on-cordon=Evict",
+            "--recovery-keep-seconds=86401",
         ] {
             let refused = Cli::try_parse_from(["muster-controller", flag]);
             assert!(refused.is_err(), "{flag}");

@@ -216,6 +216,21 @@ pub struct Kept<'a> {
     pub victims: &'a BTreeMap<GangUid, PreemptionReason>,
 }
 
+/// What is kept for a gang that recovers ([`crate::State::recovery_of`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeptForRecovery {
+    /// The attempt that ended.
+    pub attempt: i64,
+    /// When it is kept no longer.
+    pub until: Timestamp,
+    /// Pods of that attempt.
+    pub pods: usize,
+    /// Pods whose quota is kept, or held by that attempt still.
+    pub charged: usize,
+    /// Of these, pods whose place is, too.
+    pub placed: usize,
+}
+
 /// A gang that is larger than an empty commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TooLarge {
@@ -438,6 +453,13 @@ pub enum Why {
         behind: String,
         /// In how many seconds that gang is to start there, if it is known: whoever runs no longer is let in until then.
         seconds: Option<u64>,
+    },
+    /// An attempt of it ended by a fault or the like, and what that held is kept for it; there is no room for the next attempt yet.
+    Recovering {
+        /// What is kept.
+        kept: KeptForRecovery,
+        /// When that was so.
+        now: Timestamp,
     },
     /// A claim is held by another gang.
     ClaimShared {

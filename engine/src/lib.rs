@@ -29,15 +29,15 @@ mod text;
 pub use amount::{Amount, FlavorResource, Overflow, Resource, ResourceCharge};
 pub use decision::{
     Admission, AdmittedClaim, AdmittedPod, Blocker, Budget, CommitRoom, Decisions, Explanation,
-    GivesWay, HeadReservation, Kept, OverQuota, Preempted, Preemption, ReasonsChanged, TooLarge,
-    Visited, Why,
+    GivesWay, HeadReservation, Kept, KeptForRecovery, OverQuota, Preempted, Preemption,
+    ReasonsChanged, TooLarge, Visited, Why,
 };
 pub use fairness::{AdmissionFairness, NamespaceUse, WeightedUse};
 pub use model::{
     Claim, Cohort, Constraint, Consumption, CounterSet, Device, DeviceChoice, DeviceRequest,
     Flavor, Gang, HeldClaim, Hold, HostPort, HostPortProtocol, MOST_AVOIDED_NODES,
-    MOST_SECONDS_AFTER_NOTICE, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit, Reserved,
-    RunTime, Running, Shrink, Stop, Team, Topology, TopologyRequest, Update,
+    MOST_SECONDS_AFTER_NOTICE, Node, NodeBlock, Pod, PodResources, Queueing, QuotaLimit,
+    Recovering, Reserved, RunTime, Running, Shrink, Stop, Team, Topology, TopologyRequest, Update,
 };
 pub use names::{
     AttributeName, ClaimUid, CohortName, DeviceName, FlavorName, GangUid, LevelName, NamespaceName,

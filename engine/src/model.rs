@@ -66,6 +66,11 @@ pub enum Update {
     NamespaceUse(NamespaceUse),
     /// A gang that holds something ends by then, whatever it does; without a time nobody knows when it ends.
     Ends(GangUid, Option<Timestamp>),
+    /// An attempt of a gang ended by no will of anybody: what it held is kept for the next one. Told before what it held is released,
+    /// and again by whoever decides anew.
+    Recovering(Recovering),
+    /// A gang recovers no longer: it is admitted again, gone, or held back by somebody's will.
+    NotRecovering(GangUid),
 }
 
 /// Order discipline of a Team's queue.
@@ -475,6 +480,33 @@ pub struct Reserved {
     pub since: Timestamp,
     /// Until when. It is taken up if that is not over, and lasts as long again, since notices are counted anew.
     pub until: Timestamp,
+}
+
+/// A gang of which an attempt ended by a fault, a lost node or the like. What that attempt held is kept for the gang, as if it held it
+/// still, until it is admitted again, others have a right to it, or the time is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recovering {
+    /// UID of the gang.
+    pub gang: GangUid,
+    /// The attempt that ended. For each attempt something is kept once.
+    pub attempt: i64,
+    /// Value of its PriorityTier.
+    pub priority: i32,
+    /// Since when it queues: its age, kept over its attempts.
+    pub queued_at: Timestamp,
+    /// Whether other gangs may preempt it, by its tier.
+    pub may_be_preempted: bool,
+    /// Since when it recovers.
+    pub since: Timestamp,
+    /// Until when something is kept for it at the latest.
+    pub until: Timestamp,
+    /// What that attempt held, pod by pod. Devices that are not told are chosen among those of the node that nobody holds.
+    pub held: Vec<Hold>,
+    /// Nodes that it is not to have again: their quota is kept, their place is not.
+    pub left: BTreeSet<NodeName>,
+    /// Path of the narrowest domain that held that attempt, outermost first, as [`crate::Admission::domain`]. The next one is looked for
+    /// there first, and then as near to it as there is room.
+    pub domain: Vec<String>,
 }
 
 /// Where a gang must or should be placed.

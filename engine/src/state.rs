@@ -31,6 +31,7 @@ mod moments;
 mod namespace_line;
 mod namespaces;
 mod preempt;
+mod recovering;
 mod release;
 mod remedies;
 mod repairs;
@@ -67,6 +68,7 @@ use limits::Limits;
 use moments::Moments;
 use namespaces::Namespaces;
 use preempt::InVain;
+use recovering::Keeps;
 use release::{Naming, Promises};
 use reservations::Reservations;
 use running::RunningGangs;
@@ -136,6 +138,8 @@ pub struct State {
     reservations: Reservations,
     /// What was kept by whoever decided before, by gang; taken up with the first decision that finds the gang waiting.
     recorded: BTreeMap<GangUid, Reserved>,
+    /// What is kept for gangs that recover.
+    keeps: Keeps,
     /// What is kept for gangs that waited long.
     backfill: Backfill,
     /// Who is to go since its Team uses more than it may.
@@ -245,11 +249,15 @@ impl State {
                     self.inventory_changed();
                     self.note_all_unseen_on(&name);
                 }
+                if change != NodeChange::None {
+                    self.note_kept_on(&name);
+                }
             }
             Update::NodeGone(name) => {
                 self.limits.automatic.note_node_gone(&name);
                 self.cluster.remove_node(&name);
                 self.inventory_changed();
+                self.note_kept_on(&name);
             }
             Update::Waiting(gang) => self.set_waiting(gang),
             Update::NotWaiting(uid) => {
@@ -258,6 +266,8 @@ impl State {
                 }
             }
             Update::Running(running) => self.set_running(running),
+            // One that recovers holds on to what it has, as one that runs.
+            Update::NotRunning(uid) | Update::Ending(uid) if self.keeps.has(&uid) => {}
             Update::NotRunning(uid) => {
                 self.note_other_order(&uid);
                 self.running.remove(&uid);
@@ -271,6 +281,8 @@ impl State {
             Update::HoldGone(pod) => self.remove_told_hold(&pod),
             Update::NamespaceUse(told) => self.namespaces.note_told(told),
             Update::Ends(gang, at) => self.running.set_end(gang, at),
+            Update::Recovering(told) => self.set_recovering(told),
+            Update::NotRecovering(gang) => self.set_not_recovering(&gang),
         }
     }
 
@@ -289,6 +301,7 @@ impl State {
         self.note_time(now);
         self.refresh();
         self.sample_namespaces(now);
+        self.settle_keeps(now);
         self.restore_reservations(now);
         if self.empty_commit.replace(budget.empty) != Some(budget.empty) {
             self.judge_too_large_again();
@@ -300,6 +313,9 @@ impl State {
         }
         self.note_backfilled();
         self.settle_shrinking(now);
+        if self.end_chosen_keeps() {
+            self.settle_shrinking(now);
+        }
         decisions.spared = self.reservations.take_spared();
         decisions
             .spared
@@ -326,6 +342,7 @@ impl State {
             self.remove_hold(&pod);
         }
         self.keep_again(gang);
+        self.keep_for_recovery_again(gang);
     }
 
     /// What a Team has and uses, by Flavor and resource: first what its quota names, in its order, then
@@ -461,6 +478,7 @@ impl State {
             if let Some(kept) = kept {
                 self.reserve(id, kept.never_judged());
             }
+            self.park(id);
         }
         // It is admitted, by whomever, or waits for something else now: nothing is kept for it beside what it holds.
         if holds || before.is_none() {
@@ -481,6 +499,7 @@ impl State {
     /// A gang is not told as waiting any more, or otherwise than before: a place that is kept for it is left to the caller.
     fn take_waiting(&mut self, id: GangId) -> Option<WaitingGang> {
         self.give_up_reservation(id);
+        self.unpark(id);
         let led = self.drop_out(id);
         self.ask_next(led);
         self.too_large.remove(&id);
@@ -488,6 +507,7 @@ impl State {
         // It may be undone until its holds are told.
         if !self.provisional.contains_key(&waiting.gang.uid) {
             self.reservations.note_committed(&waiting.gang.uid);
+            self.keeps.note_committed(&waiting.gang.uid);
         }
         self.shapes.give_back(waiting.shape);
         if let Some(entry) = self.teams.get_mut(waiting.team) {

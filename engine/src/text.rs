@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::{
     amount::{Amount, FlavorResource, Resource, ResourceCharge},
-    decision::{Blocker, CommitRoom, HeadReservation, OverQuota, Why},
+    decision::{Blocker, CommitRoom, HeadReservation, KeptForRecovery, OverQuota, Why},
     model::NodeBlock,
     names::{DeviceName, FlavorName, LevelName, Timestamp},
     quota::PreemptionReason,
@@ -302,6 +302,7 @@ impl fmt::Display for Why {
                     _ => formatter.write_str("; nobody knows how soon"),
                 }
             }
+            Self::Recovering { kept, now } => recovering(formatter, kept, *now),
             Self::ClaimShared { claim, holder } => {
                 write!(
                     formatter,
@@ -318,6 +319,31 @@ impl fmt::Display for Why {
                 .write_str("a number that it asks for or is judged by is too large to be counted"),
         }
     }
+}
+
+/// What is kept for a gang that recovers, and what it lacks.
+fn recovering(
+    formatter: &mut fmt::Formatter<'_>,
+    kept: &KeptForRecovery,
+    now: Timestamp,
+) -> fmt::Result {
+    let KeptForRecovery {
+        attempt,
+        until,
+        pods,
+        charged,
+        placed,
+    } = kept;
+    let seconds = until.0.saturating_sub(now.0).max(0);
+    write!(
+        formatter,
+        "it recovers from attempt {attempt}, of which the quota of {charged} and the place of {placed} of {pods} pods are kept for it, for \
+         {seconds} s more at most; besides these there is no room"
+    )?;
+    if placed < pods {
+        formatter.write_str(" for what it lost")?;
+    }
+    Ok(())
 }
 
 fn place_kept(

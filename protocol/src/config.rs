@@ -52,6 +52,8 @@ pub struct Recovery {
     pub breaker_window_seconds: u64,
     /// What is done about gangs on what a person drains.
     pub on_cordon: OnCordon,
+    /// For how long what an attempt held is kept for its gang after it ended by a fault or the like, in seconds; with 0 nothing is.
+    pub keep_seconds: u64,
 }
 
 impl Recovery {
@@ -85,6 +87,7 @@ impl Default for Recovery {
             breaker: BreakerLimits::SHIPPED,
             breaker_window_seconds: 600,
             on_cordon: OnCordon::Nothing,
+            keep_seconds: 600,
         }
     }
 }

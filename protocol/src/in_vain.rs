@@ -248,6 +248,10 @@ fn facts(status: &GangStatus) -> GangStatus {
         notice.noticed_at.0 = jiff::Timestamp::UNIX_EPOCH;
         notice.preempt_at.0 = jiff::Timestamp::UNIX_EPOCH;
     }
+    if let Some(recovery) = &mut facts.recovery {
+        recovery.since.0 = jiff::Timestamp::UNIX_EPOCH;
+        recovery.until.0 = jiff::Timestamp::UNIX_EPOCH;
+    }
     for eviction in &mut facts.evictions {
         eviction.at.0 = jiff::Timestamp::UNIX_EPOCH;
     }

@@ -19,7 +19,7 @@ use crate::{
     clocks::Progress,
     faults::held::{self, Reached},
     feed::holds::{self, Said, Source},
-    feed::{restored, running, waiting},
+    feed::{recovering, restored, running, waiting},
     injected_bug::InjectedBug,
     jobs,
     leadership::ledger_recovery,
@@ -1207,8 +1207,14 @@ impl Machine {
             let at = running::gone_at(context, gang, plan)?;
             Some((plan.gang_uid.as_str().into(), at))
         });
-        self.feed.set_candidate(key, candidate);
+        let recovers = gang.and_then(|gang| recovering::which(context, gang));
+        let is_news = self.feed.recovering(key) != recovers.as_ref();
+        let recovering = gang.filter(|_| is_news && recovers.is_some());
+        let recovering = recovering.and_then(|gang| recovering::recovering(context, key, gang));
         let ends = running.is_none() && running::ends(gang.map(AsRef::as_ref), view);
+        // What is released from now on is kept.
+        self.feed.set_recovering(key, recovers, recovering);
+        self.feed.set_candidate(key, candidate);
         self.feed.set_running(key, running, ends);
         self.feed.set_end(key, end);
         self.feed.holds.set(&sources.0, of_gang);

@@ -574,6 +574,25 @@ impl Cluster {
         (stays, released)
     }
 
+    /// The nodes that are not in a domain of a Topology, which is one node where the path ends with the name of one.
+    pub(crate) fn nodes_outside(
+        &self,
+        topology: Option<&TopologyName>,
+        domain: &[String],
+    ) -> BTreeSet<NodeName> {
+        self.note_visits(self.slots.len() as u64);
+        let records = self.slots.iter().flatten();
+        let outside = records.filter(|record| {
+            let path = topology.and_then(|name| record.node.fabric.get(name));
+            let path = path.into_iter().flatten().map(String::as_str);
+            let mut path = path.chain(std::iter::once(record.node.name.as_str()));
+            !domain
+                .iter()
+                .all(|level| path.next() == Some(level.as_str()))
+        });
+        outside.map(|record| record.node.name.clone()).collect()
+    }
+
     /// The view in which nothing is free on these nodes; `None`: none of them is known.
     pub(crate) fn without_nodes<'a>(
         &self,

@@ -1,7 +1,7 @@
 //! What time is, where the clock of the caller goes back.
 //!
 //! Time is told with each decision, by a clock that somebody may set back, by hours perhaps. What is to last for so long from a decision on
-//! lasts no longer by that: what is kept for a preemptor, the time until somebody goes for a limit, and the one between two samples of use.
+//! lasts no longer by that: what is kept for a preemptor or for a gang that recovers, the time until somebody goes for a limit, and the one between two samples of use.
 //! What is told as a point in time (the end of a minimum run time, say) is meant by the clock as it is, and stays.
 //! A clock that is corrected a little moves nothing: these times are shown, and each of them that moves costs a write.
 //!
@@ -24,6 +24,7 @@ impl State {
         self.latest = Some(now);
         if behind > 0 {
             self.reservations.end_earlier(behind);
+            self.keeps.end_earlier(behind);
             self.shrinking.count_from_earlier(behind);
             self.namespaces.count_from_earlier(behind);
         }

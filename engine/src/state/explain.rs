@@ -76,6 +76,7 @@ impl State {
         let before = entry.before(waiting);
         self.cluster.note_visits((before / GANGS_PER_LOOK) as u64);
         let kept = self.why_reserved(&waiting.gang.uid);
+        let kept = kept.or_else(|| self.why_recovering(&waiting.gang.uid));
         if let Some(why) = kept.or_else(|| self.why_head(&waiting.gang.uid)) {
             return Some(Explanation {
                 gang: gang.clone(),
@@ -86,7 +87,7 @@ impl State {
         if !entry.line.contains_key(&waiting.place) {
             return None;
         }
-        let why = if self.tree_is_stale {
+        let mut why = if self.tree_is_stale {
             let (mut tree, _) = self.built_trees();
             let assignments = assignments(team, &mut tree);
             let standing = Standing {
@@ -103,6 +104,7 @@ impl State {
             };
             self.why(team, entry, waiting, &standing)
         };
+        self.name_recovering(&mut why);
         Some(Explanation {
             gang: gang.clone(),
             position: before + 1,
@@ -197,7 +199,7 @@ impl State {
     }
 
     /// What stands in the way, whatever is free.
-    fn why_obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
+    pub(super) fn why_obstacle(&self, waiting: &WaitingGang) -> Option<Why> {
         let gang = &waiting.gang;
         let obstacle = waiting.obstacle()?;
         let mut claims = gang.pods.iter().flat_map(|pod| &pod.claims);

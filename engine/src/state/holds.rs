@@ -21,10 +21,17 @@ impl State {
             if pods.is_empty() {
                 self.provisional.remove(&hold.gang);
                 self.reservations.note_committed(&hold.gang);
+                self.keeps.note_committed(&hold.gang);
                 self.namespaces.commit(&hold.gang);
             }
         }
+        self.note_held_again(&hold);
+        let known = self.holds.get(&hold.pod).cloned();
+        let is_off_account = hold.charged_to_node;
         self.set_hold(hold);
+        if let Some(known) = known.filter(|known| is_off_account && !known.charged_to_node) {
+            self.keep_released(&known);
+        }
     }
 
     pub(super) fn set_hold(&mut self, hold: Hold) {
@@ -97,7 +104,11 @@ impl State {
         let gang = self.holds.get(pod).map(|hold| &hold.gang);
         let provisional = gang.and_then(|gang| self.provisional.get(gang));
         if !provisional.is_some_and(|pods| pods.contains(pod)) {
+            let known = self.holds.get(pod).cloned();
             self.remove_hold(pod);
+            if let Some(known) = known {
+                self.keep_released(&known);
+            }
         }
     }
 
@@ -136,6 +147,10 @@ impl State {
 
     /// A pod began or ceased to hold something: if it is of an earlier attempt of a gang that waits, that stands in the way.
     fn note_earlier_pod(&mut self, hold: &Hold, holds: bool) {
+        // What is kept for it does not.
+        if self.keeps.is_kept(&hold.pod) {
+            return;
+        }
         let id = self.waiting.id(&hold.gang);
         if let Some(id) = id.filter(|id| self.waiting.of_pod(&hold.pod) != Some(*id)) {
             let is_released = self.running.is_released(&hold.gang);
@@ -156,7 +171,8 @@ impl State {
         }
         let own: BTreeSet<&PodUid> = gang.pods.iter().map(|pod| &pod.uid).collect();
         let held = self.running.pods_of(&gang.uid);
-        held.filter(|pod| !own.contains(pod)).count()
+        held.filter(|pod| !own.contains(pod) && !self.keeps.is_kept(pod))
+            .count()
     }
 
     /// Gangs began or ceased to hold claims: who names these may have an obstacle now, or none any more.
@@ -207,6 +223,7 @@ impl State {
             self.seat(id);
             if let Some(waiting) = self.waiting.get(id) {
                 self.reservations.judge_again(&waiting.gang.uid);
+                self.keeps.judge_again(&waiting.gang.uid);
             }
         }
     }

@@ -233,6 +233,7 @@ impl State {
         if limits_changed {
             self.naming.note_may_be_for_others();
             self.reservations.judge_all_again();
+            self.trim_keeps();
             self.end_vain_reservations();
         }
     }
@@ -294,6 +295,7 @@ impl State {
         self.inventory_changed();
         self.shapes.forget();
         self.reservations.judge_all_again();
+        self.keeps.judge_all_again();
         self.wake_all();
     }
 

@@ -875,6 +875,18 @@ impl State {
         if may_ask_more {
             self.note_rights();
         }
+        // What is kept for those that recover is given up at once: nobody has to be told.
+        let recovering = preemption.victims.iter().map(|victim| &victim.gang);
+        for gang in recovering.filter(|gang| victims.contains_key(*gang)) {
+            if !self.keeps.has(gang) {
+                continue;
+            }
+            self.end_keep(gang);
+            if !self.running.is_released(gang) {
+                ending.insert(gang.clone());
+            }
+        }
+        victims.retain(|gang, _| !ending.contains(gang) && !self.running.is_released(gang));
         let reservation = Reservation {
             until: self.kept_until(now, victims.keys(), ending.iter()),
             is_told: !victims.is_empty(),
@@ -888,10 +900,14 @@ impl State {
             lacks_place_alone: false,
         };
         let class = self.waiting.get(id)?.class;
+        let is_free = reservation.victims.is_empty() && reservation.ending.is_empty();
         self.reserve(id, reservation);
-        let judged = self.judged_now(id);
-        self.reservations
-            .note_judged_by_turn(&preemption.gang, judged);
+        // Where all of them recovered it has room as things are: it is judged next.
+        if !is_free {
+            let judged = self.judged_now(id);
+            self.reservations
+                .note_judged_by_turn(&preemption.gang, judged);
+        }
         // Whoever is behind it may preempt others, though less quota is there than it waited for.
         if let Some(class) = class {
             self.wake(class);
@@ -916,6 +932,7 @@ impl State {
         let soon = is_more_to_judge.then_some(Timestamp(now.0.saturating_add(1)));
         let kept = [
             self.reservations.ends_next(),
+            self.keeps.due_next(now),
             self.backfill.due_next(),
             self.shrinking.due_next(),
             self.namespaces.due_next(),

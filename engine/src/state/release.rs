@@ -364,8 +364,12 @@ impl State {
         }
     }
 
+    /// What is kept for a gang that recovers comes free for nobody.
     fn afterwards(&self) -> Afterwards<'_> {
-        self.world_without(self.releasing.iter())
+        self.world_without(self.releasing.iter().filter(|pod| {
+            let hold = self.holds.get(*pod);
+            !hold.is_some_and(|hold| self.keeps.goes_on(&hold.gang, pod))
+        }))
     }
 
     /// The first classes that what is released may help, in the order of their turns. Of each queue it looks at those who
@@ -547,7 +551,7 @@ impl Afterwards<'_> {
     }
 
     /// What is free there.
-    fn view(&self, cluster: &Cluster) -> &View {
+    pub(super) fn view(&self, cluster: &Cluster) -> &View {
         self.view.get_or_init(|| cluster.without(&self.gone))
     }
 

@@ -79,6 +79,7 @@ impl Why {
             | Self::Release { .. }
             | Self::Preemption { .. }
             | Self::PlaceKept { .. }
+            | Self::Recovering { .. }
             | Self::HeldOff { .. }
             | Self::ClaimShared { .. }
             | Self::TooLarge { .. }

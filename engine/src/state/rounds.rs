@@ -124,6 +124,10 @@ impl State {
         kept_before: Option<usize>,
     ) -> bool {
         self.wake_whoever_may_preempt(work.now);
+        self.settle_recovering(budget, left, decisions, work);
+        if decisions.exhausted {
+            return false;
+        }
         self.settle_reservations(budget, left, decisions, work);
         // Nobody had room by that after all. All that contend are found anew for it, and so they would be after each turn.
         if kept_before == Some(self.reservations.len()) {

@@ -130,7 +130,7 @@ impl State {
         self.has_come_free_since(id, judged) || self.backfill.told().next().is_some()
     }
 
-    fn has_come_free_since(&self, id: GangId, judged: Judged) -> bool {
+    pub(super) fn has_come_free_since(&self, id: GangId, judged: Judged) -> bool {
         let nodes = judged.moment.nodes();
         judged.freed != self.freed_for(id)
             || self.cluster.grown_since(nodes).next().is_some()
@@ -300,7 +300,7 @@ impl State {
         judged
     }
 
-    fn note_charged_ahead(&mut self, id: GangId, was: bool) {
+    pub(super) fn note_charged_ahead(&mut self, id: GangId, was: bool) {
         if let Some(waiting) = self.waiting.get_mut(id) {
             waiting.was_charged_ahead = was;
         }

@@ -34,7 +34,8 @@ pub(super) struct WaitingGang {
     pub(super) held_claims: HeldClaims,
     /// How many pods of an earlier attempt hold something.
     pub(super) earlier_pods: usize,
-    /// Others give way to it, and what they free is kept for it: it is not judged before.
+    /// Others give way to it, and what they free is kept for it, or what an attempt of it held is, since it recovers: it is not judged
+    /// with others.
     pub(super) is_reserved_for: bool,
     /// It is judged for what it was charged ahead, which was within its Team's nominal quota then: whoever of the Team was admitted
     /// since borrows, not it. So those cannot keep it from what others gave way for.

@@ -14,6 +14,7 @@ mod cut;
 mod cut_gpus;
 mod preempting_at_once;
 mod preemption;
+mod recovering;
 mod shrink;
 #[path = "../common/slices.rs"]
 mod slices;

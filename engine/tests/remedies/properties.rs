@@ -179,6 +179,7 @@ fn check_numbers(world: &World, gang: &Gang, why: &Why, says: &str) {
         | Why::NoQuotaForResource { .. }
         | Why::ClaimShared { .. }
         | Why::TooLarge { .. }
+        | Why::Recovering { .. }
         | Why::Overflow => panic!("{says}"),
     }
 }

@@ -131,6 +131,13 @@ pub(crate) fn of_gang(key: &GangKey, gang: &Gang) -> Option<Plan> {
     Some(of_carried(key, uid, status.attempt, carried))
 }
 
+/// The plan of an attempt that ended, as its Gang carries it on while it recovers.
+pub(crate) fn of_ended(key: &GangKey, gang: &Gang, attempt: i64) -> Option<Plan> {
+    let proposal = gang.status.as_ref()?.proposal.as_ref()?;
+    let uid = gang.metadata.uid.as_deref()?;
+    (proposal.attempt == attempt).then(|| of_proposal(key, uid, proposal))
+}
+
 /// The plan that is proposed to a Gang.
 fn of_proposal(key: &GangKey, gang_uid: &str, proposal: &Proposal) -> Plan {
     let carried = (&proposal.admission, &proposal.placement);

@@ -58,6 +58,11 @@ impl Part {
         self.0.iter()
     }
 
+    /// What each pod holds, in the order of their UIDs.
+    pub(crate) fn holds(&self) -> impl Iterator<Item = &engine::Hold> {
+        self.iter().map(|own| &*own.hold)
+    }
+
     fn get(&self, pod: &engine::PodUid) -> Option<&PodHold> {
         let place = self.0.binary_search_by(|own| own.hold.pod.cmp(pod));
         self.0.get(place.ok()?)

@@ -2,6 +2,7 @@
 
 mod help;
 pub(crate) mod holds;
+pub(crate) mod recovering;
 pub(crate) mod restored;
 pub(crate) mod running;
 mod unexplained;
@@ -64,6 +65,8 @@ pub(crate) struct Feed {
     waiting: Table<GangKey, engine::GangUid>,
     /// The gangs that others may preempt, as the engine has them.
     running: Table<GangKey, engine::Running>,
+    /// The gangs that recover, each with the attempt that ended, as the engine was told.
+    recovering: Table<GangKey, (engine::GangUid, i64)>,
     /// When gangs that hold something end at the latest, as the engine has it.
     ends: Table<GangKey, (engine::GangUid, engine::Timestamp)>,
     /// Whether the engine decided once about everything that it was told: until then it may be about to let somebody give way.
@@ -118,6 +121,7 @@ impl Feed {
             explanations: Explanations::default(),
             waiting: Table::default(),
             running: Table::default(),
+            recovering: Table::default(),
             ends: Table::default(),
             has_decided: false,
             is_use_known: false,
@@ -201,6 +205,37 @@ impl Feed {
                 self.engine.apply(engine::Update::Running(running));
             } else {
                 self.apply(engine::Update::Running(running));
+            }
+        }
+    }
+
+    /// The gang of that name that recovers, and from which attempt, as the engine was told.
+    pub(crate) fn recovering(&self, key: &GangKey) -> Option<&(engine::GangUid, i64)> {
+        self.recovering.get(key)
+    }
+
+    /// Notes whether a gang recovers, and what is kept for it by that: told once for each attempt.
+    pub(crate) fn set_recovering(
+        &mut self,
+        key: &GangKey,
+        which: Option<(engine::GangUid, i64)>,
+        told: Option<engine::Recovering>,
+    ) {
+        let before = self.recovering.get(key);
+        if before == which.as_ref() {
+            return;
+        }
+        if let Some((gone, _)) = before
+            && which.as_ref().is_none_or(|(uid, _)| uid != gone)
+        {
+            let gone = gone.clone();
+            self.recovering.remove(key);
+            self.apply(engine::Update::NotRecovering(gone));
+        }
+        if let Some(which) = which {
+            self.recovering.insert(key.clone(), which);
+            if let Some(told) = told {
+                self.apply(engine::Update::Recovering(told));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::{
     nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
-    outward::{preemption, restarts},
+    outward::{preemption, recovery, restarts},
     poll_context::{PollContext, attempt},
     stalls,
 };
@@ -55,6 +55,7 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
             tell_waiting(context, gang, wait, &mut status);
         }
         preemption::tell_waiting(context, gang, &mut status);
+        recovery::tell(context, gang, &mut status);
     }
     status.observed_generation = gang.metadata.generation.unwrap_or_default();
     let Some(before) = gang.status.as_ref() else {
@@ -74,7 +75,10 @@ pub(crate) fn update(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Op
     status.placement.clone_from(&before.placement);
     // What an eviction leaves of it is for whoever has to know what the Ledger names.
     let is_left = |proposal: &&Proposal| {
-        proposal.attempt >= status.attempt || context.intent_of(key).is_some()
+        let recovery = status.recovery.as_ref();
+        proposal.attempt >= status.attempt
+            || recovery.is_some_and(|recovery| recovery.attempt == proposal.attempt)
+            || context.intent_of(key).is_some()
     };
     status.proposal = before.proposal.as_ref().filter(is_left).cloned();
     replacement(context, key, gang, status)
@@ -133,6 +137,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         failed_attempts: status.failed_attempts,
         preemption: status.preemption.clone(),
         reservation: status.reservation.clone(),
+        recovery: status.recovery.clone(),
         finished_at: status.finished_at.clone(),
     }
 }
@@ -166,6 +171,7 @@ impl Difference {
                 failed_attempts,
                 preemption,
                 reservation,
+                recovery,
                 finished_at,
             } = status;
             let queue = queue.as_ref().map(|queue| queue.reason);
@@ -175,6 +181,7 @@ impl Difference {
                 failed_attempts,
                 preemption,
                 reservation,
+                recovery,
             );
             let life = (phase, attempt, queue, queued_at, evicted, finished_at);
             let of = (team, tier);
@@ -230,6 +237,11 @@ pub(crate) fn attempt_after(
     let mut request = next_attempt(context, &plan.key, gang)?;
     if let ApiRequest::ReplaceGangStatus { status, .. } = &mut request {
         count_failure(context, plan, None, status);
+        status.recovery = recovery::after(context, gang, plan, None, status);
+        if status.recovery.is_some() {
+            status.proposal = Some(plan.to_proposal());
+        }
+        recovery::tell_phase(status);
     }
     Some(request)
 }
@@ -305,6 +317,7 @@ pub(crate) fn evicted(
     status.requeue_at = (pause > 0)
         .then(|| now + SignedDuration::from_secs(pause))
         .map(Time);
+    status.recovery = recovery::after(context, gang, plan, Some(cause), &status);
     let says = ConditionUpdate {
         type_: condition_types::EVICTED,
         holds: true,
@@ -431,6 +444,7 @@ pub(crate) fn raised_to(
     let was_admitted = status.admission.take().is_some();
     status.attempt = attempt;
     status.placement = None;
+    status.recovery = None;
     status.finished_at = None;
     // Why it waits now is told once it is known, and lasts.
     status.queue = None;
@@ -497,6 +511,7 @@ pub(crate) fn ended(
     status.proposal = None;
     status.preemption = None;
     status.reservation = None;
+    status.recovery = None;
     status.queue = None;
     if status.finished_at.is_none() {
         status.finished_at = Some(Time(context.now.wall));
@@ -664,6 +679,7 @@ pub(crate) fn tell_admitted(
     status.queue = None;
     status.preemption = None;
     status.reservation = None;
+    status.recovery = None;
     status.team = Some(plan.team.clone());
     let (reason, message) = if plan.adopted {
         let message = "found holding devices and charged as it is".to_owned();

@@ -14,6 +14,7 @@ pub(crate) mod permits;
 pub(crate) mod preemption;
 pub(crate) mod queue_status;
 mod quota_conditions;
+pub(crate) mod recovery;
 pub(crate) mod release;
 pub(crate) mod restarts;
 pub(crate) mod ungate;

@@ -75,6 +75,23 @@ pub(crate) fn exhausted(
     })
 }
 
+/// Whether a gang of which so many attempts failed may be started anew by a limit that is declared.
+pub(crate) fn are_left(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    failed_attempts: i32,
+) -> bool {
+    let failed_attempts = u32::try_from(failed_attempts.max(0)).unwrap_or(u32::MAX);
+    restarts(context, key, gang).is_some_and(|known| {
+        let restarts = Restarts {
+            failed_attempts,
+            ..known
+        };
+        !restarts.is_exhausted()
+    })
+}
+
 /// What is owed to the Job that owns a Gang, so that it makes failed pods again as often as the gang may be started anew.
 pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Vec<ApiRequest> {
     let Some(restarts) = restarts(context, key, gang) else {

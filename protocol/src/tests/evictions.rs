@@ -6,6 +6,7 @@ use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Evicti
 mod failing_nodes;
 mod forced;
 mod pauses;
+mod recovery;
 mod restarts;
 mod room;
 mod settings;

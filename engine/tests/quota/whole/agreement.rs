@@ -36,6 +36,9 @@ struct Tally {
     /// Admissions with fewer pods than all, and with more than the fewest.
     in_part: usize,
     grown: usize,
+    /// Gangs that recovered, and how many of those gave way.
+    recoveries: usize,
+    yielded: usize,
 }
 
 impl Tally {
@@ -59,6 +62,8 @@ impl Tally {
         self.behind += other.behind;
         self.in_part += other.in_part;
         self.grown += other.grown;
+        self.recoveries += other.recoveries;
+        self.yielded += other.yielded;
     }
 }
 
@@ -163,6 +168,7 @@ fn play(history: &History, slices: bool) -> Result<Tally, String> {
         model.happens(event);
         engine.happens(event, &before, &model);
         tally.events += 1;
+        tally.recoveries += model.recovering.len() - before.recovering.len();
         if *decides {
             if slices {
                 agrees_in_slices(&engine, model.now)
@@ -180,6 +186,7 @@ fn play(history: &History, slices: bool) -> Result<Tally, String> {
         decide(&mut engine, &mut model, None, &mut tally)
             .map_err(|difference| format!("in the end: {difference}\n{model:?}"))?;
     }
+    tally.yielded = model.yielded;
     for gang in model.gangs.keys() {
         let is_behind = explains(&engine, &model, *gang)
             .map_err(|difference| format!("{difference}\n{model:?}"))?;
@@ -212,6 +219,25 @@ fn the_engine_admits_and_preempts_as_the_model_in_random_histories() {
             "everything occurs: {sum:?}"
         );
     }
+}
+
+/// What is kept for a gang that recovers is in the way of others as if it ran, for as long as it may be, and given up in the decision by which
+/// somebody has a right to it.
+#[test]
+fn the_engine_admits_and_preempts_as_the_model_while_gangs_recover() {
+    let first = seeds::first();
+    let histories = seeds::histories(HISTORIES);
+    let mut sum = Tally::default();
+    for tally in seeds::all(first..first + histories, |history: &History| {
+        play(&history.with_recoveries(), false)
+    }) {
+        sum.add(&tally);
+    }
+    println!("{histories} histories of {EVENTS} events from seed {first}: {sum:?}");
+    assert!(
+        histories < HISTORIES || (sum.recoveries > sum.histories && sum.yielded > 0),
+        "everything occurs: {sum:?}"
+    );
 }
 
 #[test]

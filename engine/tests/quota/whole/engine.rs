@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use muster_engine::{
     Admission, Budget, Flavor, Gang, GangUid, Hold, Node, NodeBlock, NodeFilterId, Pod,
-    PodResources, Queueing, RunTime, Running, State, Stop, Timestamp, TopologyRequest, Update, Why,
+    PodResources, PodUid, Queueing, Recovering, RunTime, Running, State, Stop, Timestamp,
+    TopologyRequest, Update, Why,
     quota::{FairStrategy, Sharing},
 };
 
@@ -215,6 +216,11 @@ impl Engine {
                 self.state.apply(Update::Waiting(asked(after)));
             }
         }
+        for gang in after.recovering.keys() {
+            if !before.recovering.contains_key(gang) {
+                self.fails(after, *gang);
+            }
+        }
         match event {
             Event::Limit(name, ..)
             | Event::Weight(name, _)
@@ -224,6 +230,31 @@ impl Engine {
             | Event::Stops(name, _)
             | Event::IsStrict(name, _) => self.tell_limits(after, *name),
             _ => {}
+        }
+    }
+
+    /// The attempt of a gang ends by a fault, and what it held is released.
+    fn fails(&mut self, model: &Model, gang: Uid) {
+        let Some(running) = running(model, gang) else {
+            return;
+        };
+        let held = self.holds.remove(&gang).unwrap_or_default();
+        let pods: Vec<PodUid> = held.iter().map(|hold| hold.pod.clone()).collect();
+        self.state.apply(Update::Recovering(Recovering {
+            gang: running.uid.clone(),
+            attempt: model.gangs[&gang].attempt,
+            priority: running.priority,
+            queued_at: running.queued_at,
+            may_be_preempted: true,
+            since: running.admitted_at,
+            until: Timestamp(model.recovering[&gang]),
+            held,
+            left: BTreeSet::new(),
+            domain: Vec::new(),
+        }));
+        self.state.apply(Update::Ending(running.uid));
+        for pod in pods {
+            self.state.apply(Update::HoldGone(pod));
         }
     }
 

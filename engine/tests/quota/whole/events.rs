@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{
     history::{Arrival, Event},
-    model::{Gang, Kept, Model, Told, Uid, at},
+    model::{Gang, Kept, MOST_SECONDS, Model, Told, Uid, at},
 };
 use crate::model::{Name, Node};
 
@@ -62,6 +62,13 @@ impl Model {
                 ends: false,
             },
         );
+    }
+
+    /// Nothing is kept any more for a gang that recovers.
+    pub(super) fn end_recovery(&mut self, gang: Uid) {
+        self.recovering.remove(&gang);
+        self.told.remove(&gang);
+        self.release(gang);
     }
 
     /// An admission could not be committed.
@@ -174,6 +181,17 @@ impl Model {
                 } else {
                     stopped.remove(team)
                 };
+            }
+            // What it held is held on, as if it ran: without a minimum run time, and without notice.
+            Event::Fails(position) => {
+                if let Some(gang) = at(&self.may_fail(), *position)
+                    && let Some(told) = self.told.get_mut(&gang)
+                {
+                    told.admitted_at = self.now;
+                    told.protected_until = None;
+                    told.notice = 0;
+                    self.recovering.insert(gang, self.now + MOST_SECONDS);
+                }
             }
             Event::IsStrict(team, is_strict) => {
                 let strict = &mut Arc::make_mut(&mut self.limits).strict;

@@ -101,6 +101,29 @@ pub(super) enum Event {
     Stops(Name, bool),
     /// The order of a Team is strict from now on, or is not.
     IsStrict(Name, bool),
+    /// The attempt of a gang that runs ends by a fault, and all that it held is released. It does not come back. Not drawn: see
+    /// [`History::with_recoveries`].
+    Fails(usize),
+}
+
+impl History {
+    /// The same with gangs that recover in place of limits that change.
+    pub(super) fn with_recoveries(&self) -> Self {
+        let mut history = self.clone();
+        for (index, step) in history.events.iter_mut().enumerate() {
+            if let Event::Limit(..)
+            | Event::Weight(..)
+            | Event::Policy(..)
+            | Event::Fungibility(..)
+            | Event::Moves(..)
+            | Event::Stops(..)
+            | Event::IsStrict(..) = step.event
+            {
+                step.event = Event::Fails(index);
+            }
+        }
+        history
+    }
 }
 
 impl Seeded for History {

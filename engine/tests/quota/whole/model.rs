@@ -106,6 +106,10 @@ pub(super) struct Model {
     pub(super) kept: BTreeMap<Uid, Kept>,
     /// What was kept for those that were admitted and not committed yet.
     pub(super) kept_before: BTreeMap<Uid, Kept>,
+    /// Gangs that recover, each with until when what it held is kept for it: it is held still.
+    pub(super) recovering: BTreeMap<Uid, i64>,
+    /// How many of those gave way.
+    pub(super) yielded: usize,
     /// Victims that did not go in time.
     pub(super) overdue: BTreeSet<Uid>,
     pub(super) memory: Memory,
@@ -148,6 +152,8 @@ impl Model {
             told: BTreeMap::new(),
             kept: BTreeMap::new(),
             kept_before: BTreeMap::new(),
+            recovering: BTreeMap::new(),
+            yielded: 0,
             overdue: BTreeSet::new(),
             memory: Memory::default(),
             gave_way: BTreeSet::new(),
@@ -173,10 +179,22 @@ impl Model {
         held.filter(goes).collect()
     }
 
-    /// Those that hold something and were told as running.
+    /// Those that hold something and were told as running, but for those that recover.
     pub(super) fn running(&self) -> Vec<Uid> {
         let held = self.held.keys().copied();
-        held.filter(|gang| self.told.contains_key(gang)).collect()
+        held.filter(|gang| self.told.contains_key(gang) && !self.recovering.contains_key(gang))
+            .collect()
+    }
+
+    /// Those whose attempt may end by a fault: who goes or ends already is not meant.
+    pub(super) fn may_fail(&self) -> Vec<Uid> {
+        let running = self.running().into_iter();
+        running
+            .filter(|gang| {
+                let told = &self.told[gang];
+                !told.ends && told.ending_since.is_none() && !self.gives_way(*gang)
+            })
+            .collect()
     }
 
     /// Those that give way, hold something, and were not told so.

@@ -32,6 +32,14 @@ impl Model {
 
     /// Before a decision: limits that changed, and time.
     pub(super) fn bring_up_to_date(&mut self) {
+        let over = self
+            .recovering
+            .iter()
+            .filter(|(_, until)| **until <= self.now);
+        let over: Vec<Uid> = over.map(|(gang, _)| *gang).collect();
+        for gang in over {
+            self.end_recovery(gang);
+        }
         let tree_changed = std::mem::take(&mut self.tree_changed);
         let teams_changed = std::mem::take(&mut self.teams_changed);
         if tree_changed {
@@ -61,13 +69,18 @@ impl Model {
 
     /// A gang had its turn. Where others give way for it, somebody of its tree for whom something was kept before may have room by that; and
     /// where it was admitted in a strict order, somebody of its Team, who stood behind it. They are judged before anybody has
-    /// another turn; the gang itself, which was judged just now, and the rest of its tree only once one of them got something.
+    /// another turn; the gang itself, which was judged just now, and the rest of its tree only once one of them got something. Unless
+    /// all that give way to it recovered: those had nothing to end, and it has room at once.
     pub(super) fn settle_after_turn(&mut self, gang: Uid) -> Vec<(Uid, Charges)> {
         let (root, team) = (self.root_of(gang), self.gangs[&gang].asked.team);
         let by_preemption = self.kept.contains_key(&gang);
         let is_asked = |model: &Self, other: Uid, is_first: bool| {
             let is_helped = if by_preemption {
                 other != gang
+                    || model
+                        .kept
+                        .get(&gang)
+                        .is_some_and(|kept| kept.waits_for().next().is_none())
             } else {
                 model.gangs[&other].asked.team == team
             };
@@ -177,6 +190,12 @@ impl Model {
         let Reverse(priority) = self.gangs[&gang].place().0;
         for (victim, reason) in &verdict.victims {
             let told = &self.told[victim];
+            if self.recovering.contains_key(victim) {
+                self.memory.note((*victim, told.priority), (gang, priority));
+                self.end_recovery(*victim);
+                self.yielded += 1;
+                continue;
+            }
             let goes_at = told.ending_since.unwrap_or(self.now) + told.notice;
             if !told.ends || told.ending_since.is_some() {
                 kept.until = kept.until.max(goes_at + MOST_SECONDS);

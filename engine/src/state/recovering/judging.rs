@@ -1,0 +1,255 @@
+//! Whether a gang that recovers has room again: as if nothing were kept for it, before anybody else, and as near to where it was as can be.
+
+use std::collections::BTreeSet;
+
+use super::Keep;
+use crate::{
+    decision::{Budget, CommitRoom, Decisions, Preemption},
+    model::MOST_AVOIDED_NODES,
+    names::{GangUid, NodeName},
+    placement::Effort,
+    queue::Place,
+    state::{
+        State,
+        ids::{ClassId, GangId},
+        judge::{Candidate, Fitting},
+        size::Asking,
+        team::Refusing,
+        work::Work,
+    },
+};
+
+/// What came of judging a gang that recovers.
+enum Judgement {
+    /// It is admitted, others give way to it, or it waits like any other from now on.
+    Settled,
+    /// It waits on, and what is kept is kept.
+    InVain,
+    /// It is to be admitted by the next commit.
+    NextCommit,
+}
+
+impl State {
+    /// Judges those that recover and wait, before anybody else.
+    pub(in crate::state) fn settle_recovering(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) {
+        self.keeps.is_any_left = false;
+        let parked = self.keeps.parked.iter().filter_map(|id| {
+            let waiting = self.waiting.get(*id)?;
+            let is_free = waiting.obstacle().is_none();
+            is_free.then(|| (waiting.place.clone(), waiting.gang.uid.clone(), *id))
+        });
+        let mut parked: Vec<(Place, GangUid, GangId)> = parked.collect();
+        parked.sort();
+        let mut in_vain = Vec::new();
+        for (_, uid, id) in parked {
+            let Some(keep) = self.keeps.by_gang.get(&uid) else {
+                continue;
+            };
+            let judged = keep.judged;
+            if judged.is_some_and(|judged| !self.has_come_free_since(id, judged)) {
+                in_vain.push((uid, id));
+                continue;
+            }
+            if work.is_enough() {
+                self.keeps.is_any_left = true;
+                continue;
+            }
+            match self.judge_recovering(&uid, id, budget, left, decisions, work) {
+                Judgement::Settled => {}
+                Judgement::InVain => in_vain.push((uid, id)),
+                Judgement::NextCommit => {
+                    decisions.exhausted = true;
+                    return;
+                }
+            }
+        }
+        for (uid, id) in in_vain {
+            let judged = self.judged_now(id);
+            if let Some(keep) = self.keeps.by_gang.get_mut(&uid) {
+                keep.judged = Some(judged);
+            }
+        }
+    }
+
+    fn judge_recovering(
+        &mut self,
+        uid: &GangUid,
+        id: GangId,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> Judgement {
+        let Some(needs) = self.needs(id) else {
+            return Judgement::InVain;
+        };
+        if !budget.empty.holds(&needs) {
+            // That it is told as any other.
+            self.end_keep(uid);
+            return Judgement::Settled;
+        }
+        let most = CommitRoom {
+            nodes: needs.pods,
+            ..needs
+        };
+        if !left.holds(&most) && *left != budget.empty {
+            return Judgement::NextCommit;
+        }
+        let before = self.cluster.visited();
+        self.note_charged_ahead(id, true);
+        let may_fit = self.would_fit(uid, id);
+        self.note_charged_ahead(id, false);
+        let team = self.waiting.get(id).map(|waiting| waiting.team);
+        if !may_fit && !team.is_some_and(|team| self.may_preempt(team)) {
+            work.note_in_vain(&self.cluster, before);
+            return Judgement::InVain;
+        }
+        let Some(keep) = self.lift_keep(uid) else {
+            return Judgement::InVain;
+        };
+        self.wake_class_of(id);
+        self.settle_before(id);
+        let fitting = match self.fitting_again(&keep, id, work) {
+            Ok(fitting) => fitting,
+            Err(refusals) => {
+                if let Some(preemption) = self.preempt_for_what_is_lost(id, &refusals, work) {
+                    // From now on more is kept for it than it had.
+                    self.keeps.over.insert(uid.clone(), keep.told.attempt);
+                    self.note_preemption_changed(uid.clone());
+                    decisions.preemptions.push(preemption);
+                    return Judgement::Settled;
+                }
+                self.keep_on(keep);
+                return Judgement::InVain;
+            }
+        };
+        let fitting = self.grow(id, fitting, &budget.empty, work);
+        match self.needs_of(id, &fitting) {
+            Some(needs) if left.holds(&needs) => {
+                *left = left.less(&needs);
+                if let Some(admission) = self.admit(id, &fitting) {
+                    self.keeps.admitted.insert(uid.clone(), keep);
+                    self.note_preemption_changed(uid.clone());
+                    decisions.admissions.push(admission);
+                }
+                Judgement::Settled
+            }
+            Some(needs) if budget.empty.holds(&needs) => {
+                self.keep_on(keep);
+                Judgement::NextCommit
+            }
+            // It stands in line from now on, and is told that it is too large.
+            _ => {
+                self.keeps.over.insert(uid.clone(), keep.told.attempt);
+                self.note_preemption_changed(uid.clone());
+                Judgement::Settled
+            }
+        }
+    }
+
+    /// Whether a gang had quota and a place, if what is kept for it were free. Nothing changes by the question.
+    fn would_fit(&self, uid: &GangUid, id: GangId) -> bool {
+        let waiting = self.waiting.get(id);
+        let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
+        let keep = self.keeps.by_gang.get(uid);
+        let Some(((waiting, entry), keep)) = waiting.zip(entry).zip(keep) else {
+            return false;
+        };
+        let Some(totals) = self.shapes.get(waiting.shape).map(|it| &it.totals) else {
+            return false;
+        };
+        if entry.node.is_none() {
+            return false;
+        }
+        let after = self.world_without(keep.kept.values().map(|hold| &hold.pod));
+        self.cluster.note_visits(keep.kept.len() as u64);
+        let mut effort = Effort::default();
+        if entry.assignments.is_empty() && totals.claims == 0 {
+            let view = after.view(&self.cluster);
+            let placed = self.placed_in(waiting, None, view, &mut effort);
+            return matches!(placed, Ok(Some(_)));
+        }
+        (0..entry.assignments.len()).any(|at| {
+            let candidate = Candidate {
+                waiting,
+                demand: &waiting.demand,
+                totals,
+                node: entry.node,
+                assignments: &entry.assignments,
+                at,
+            };
+            let fits = self.fits_in_world(&candidate, &after, &mut effort);
+            matches!(fits, Ok(Some(_)))
+        })
+    }
+
+    /// What a gang gets for which nothing is kept any more: as near to where it was as there is room.
+    fn fitting_again(
+        &mut self,
+        keep: &Keep,
+        id: GangId,
+        work: &mut Work,
+    ) -> Result<Fitting, Vec<Refusing>> {
+        let class = self.waiting.get(id).and_then(|waiting| waiting.class);
+        let class = class.ok_or_else(Vec::new)?;
+        self.note_charged_ahead(id, true);
+        let fitting = match self.fitting_nearby(keep, class, id, work) {
+            Some(fitting) => Ok(fitting),
+            None => self.judge(class, id, work),
+        };
+        self.note_charged_ahead(id, false);
+        fitting
+    }
+
+    /// Has others give way to a gang that has no room though all that was kept for it is free, if somebody has to: by the right that it
+    /// has as any other that waits, and before anybody else has a turn.
+    fn preempt_for_what_is_lost(
+        &mut self,
+        id: GangId,
+        refusals: &[Refusing],
+        work: &mut Work,
+    ) -> Option<Preemption> {
+        let class = self.waiting.get(id)?.class?;
+        let found = self.find_victims(class, id, refusals, work);
+        self.in_vain = None;
+        self.preempt(id, found?, work.now)
+    }
+
+    fn fitting_nearby(
+        &mut self,
+        keep: &Keep,
+        class: ClassId,
+        id: GangId,
+        work: &mut Work,
+    ) -> Option<Fitting> {
+        let shape = self.classes.get(class)?.shape;
+        let claims = keep.parts.values().flat_map(|part| &part.claims);
+        let mut flavors = claims.filter_map(|claim| self.flavors.get(&claim.flavor));
+        let topology = flavors.next()?.topology.clone();
+        let domain = &keep.told.domain;
+        for depth in (1..=domain.len()).rev() {
+            let outside = self
+                .cluster
+                .nodes_outside(topology.as_ref(), domain.get(..depth)?);
+            let avoided = &self.waiting.get(id)?.gang.topology.avoided;
+            let avoided = avoided.iter().take(MOST_AVOIDED_NODES);
+            let shut: BTreeSet<&NodeName> = outside.iter().chain(avoided).collect();
+            // The whole cluster is no domain to be looked at apart.
+            let Some(view) = self.cluster.without_nodes(shut.into_iter()) else {
+                continue;
+            };
+            let effort = &mut Effort::default();
+            let (asking, visited) = (Asking::Least(shape), &mut work.visited);
+            if let Ok(fitting) = self.judge_with(asking, id, &view, effort, visited) {
+                return Some(fitting);
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,61 @@
+//! Which gangs recover, as the engine is told.
+//!
+//! What the attempt held is read from the proposal that its Gang carries on ([`crate::outward::recovery`]), with what is known of its claims at that
+//! moment. It is told once for each attempt: claims and pods go, and nothing that is known later says more.
+
+use muster_api::{Gang, TierPreemption};
+use muster_cluster::formed::GangKey;
+use muster_engine as engine;
+
+use crate::{
+    admission::record,
+    feed::holds,
+    outward::{gang_status, recovery},
+    poll_context::PollContext,
+};
+
+/// The Gang, and the attempt from which it recovers, if it does.
+pub(crate) fn which(context: PollContext<'_>, gang: &Gang) -> Option<(engine::GangUid, i64)> {
+    let recovery = recovery::of(context, gang)?;
+    Some((gang.metadata.uid.as_deref()?.into(), recovery.attempt))
+}
+
+/// What is to be kept for it. `None`: it does not say what its attempt held.
+pub(crate) fn recovering(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+) -> Option<engine::Recovering> {
+    let status = gang.status.as_ref()?;
+    let recovery = recovery::of(context, gang)?;
+    let plan = record::of_ended(key, gang, recovery.attempt)?;
+    let formed = context.formed(key);
+    let tier = |name: Option<&String>| Some(&context.index.tier(name?)?.spec);
+    let own = tier(status.tier.as_ref());
+    let when = formed.map(|formed| formed.preemptible.when);
+    let when = when.or_else(|| own.map(|tier| tier.preemption));
+    let admitted_by = tier(plan.tier.as_ref()).map(|tier| tier.preemption);
+    let mut whens = when.into_iter().chain(admitted_by);
+    let priority = formed.map(|formed| formed.priority);
+    let priority = priority.or_else(|| own.map(|tier| tier.value));
+    let since = engine::Timestamp(recovery.since.0.as_second());
+    let seconds = i64::try_from(context.config.recovery.keep_seconds).unwrap_or(i64::MAX);
+    let now = context.began.engine_time(context.now.monotonic_seconds);
+    let most = now.0.saturating_add(seconds);
+    let queued_at = status.queued_at.as_ref();
+    let held = holds::of_plan(context, &plan);
+    let left = gang_status::avoided_nodes(context, status);
+    Some(engine::Recovering {
+        gang: plan.gang_uid.as_str().into(),
+        attempt: plan.attempt,
+        priority: priority.unwrap_or(0),
+        queued_at: queued_at.map_or(since, |at| engine::Timestamp(at.0.as_second())),
+        may_be_preempted: whens.any(|when| when != TierPreemption::Never),
+        since,
+        // A clock that was ahead keeps nothing for longer.
+        until: engine::Timestamp(recovery.until.0.as_second().min(most)),
+        held: held.holds().cloned().collect(),
+        left: left.map(|(node, _)| node.into()).collect(),
+        domain: plan.domain,
+    })
+}

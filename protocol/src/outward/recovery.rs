@@ -1,0 +1,119 @@
+//! For how long a Gang says that what its last attempt held is kept for it.
+//!
+//! **Written** with the attempt that ends it, by the same write: `status.recovery` says why, since when and until when, and `status.proposal` goes on
+//! saying what was held. It is taken back by the write that admits the gang again, ends it, or tells that it is over: since its time is, since others
+//! have what was kept, or since somebody holds the gang back. The engine keeps what is kept ([`muster_engine::Recovering`]), and says whether it does still.
+//!
+//! **Twice, late, never.** All of it is one object, under its resourceVersion. A new leader reads it and goes on; a leader that was superseded conflicts.
+//! Where the API server does not store the field, since its definition of the Gang is older, nothing is kept.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use muster_api::{Gang, GangPhase, GangStatus, Reason, gang::GangRecovery, team::Stop};
+use muster_cluster::{formed::has_ended, rank_state::RankState};
+
+use crate::{Mode, admission::plan::Plan, jobs, outward::restarts, poll_context::PollContext};
+
+/// What is kept after an attempt that ended so (`cause`: why it was evicted; none if all its pods ended). `status`: that of its Gang in the next
+/// attempt, with the pause that it makes and the failures that were counted.
+///
+/// Nothing is kept for whom somebody's will ended: another gang, a limit, an administrator, its user. Nor for pods that fail by themselves where
+/// nobody said how often they may: they would keep what nobody uses for ever.
+pub(crate) fn after(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+    cause: Option<Reason>,
+    status: &GangStatus,
+) -> Option<GangRecovery> {
+    let seconds = i64::try_from(context.config.recovery.keep_seconds).unwrap_or(i64::MAX);
+    let mut owners = gang.metadata.owner_references.iter().flatten();
+    let is_out_of_question = seconds <= 0
+        || context.config.mode == Mode::Observe
+        || plan.adopted
+        || plan.ranks.is_empty()
+        || gang.metadata.deletion_timestamp.is_some()
+        || is_held_back(context, gang, &plan.team)
+        || owners.next().is_none()
+        || jobs::of_plan(context, plan)
+            .iter()
+            .any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job));
+    if is_out_of_question {
+        return None;
+    }
+    let may_fail = || {
+        let mut states = plan.states(context);
+        let has_failed = states.any(|(_, state)| state == RankState::Failed);
+        let by_itself = restarts::failed_by_itself(context, plan, cause);
+        let failures = status.failed_attempts;
+        has_failed && (!by_itself || restarts::are_left(context, &plan.key, gang, failures))
+    };
+    let reason = match cause {
+        Some(cause @ (Reason::DeviceFault | Reason::NodeLost | Reason::NoProgress)) => cause,
+        None | Some(Reason::PodFailed) if may_fail() => Reason::PodFailed,
+        _ => return None,
+    };
+    // The API server keeps whole seconds.
+    let since = Timestamp::from_second(context.now.wall.as_second()).ok()?;
+    let until = since.checked_add(SignedDuration::from_secs(seconds)).ok()?;
+    let pauses_longer = status.requeue_at.as_ref().is_some_and(|at| at.0 >= until);
+    (!pauses_longer).then(|| GangRecovery {
+        attempt: plan.attempt,
+        reason,
+        since: Time(since),
+        until: Time(until),
+    })
+}
+
+/// Whether somebody wants the gang, or all of its Team, not to start.
+fn is_held_back(context: PollContext<'_>, gang: &Gang, team: &str) -> bool {
+    let team = context.index.team(team);
+    gang.spec.suspend || team.is_none_or(|team| team.spec.stop != Stop::None)
+}
+
+/// What a Gang says of its recovery, if that goes on as far as its objects show it.
+pub(crate) fn of<'a>(context: PollContext<'_>, gang: &'a Gang) -> Option<&'a GangRecovery> {
+    let status = gang.status.as_ref()?;
+    let recovery = status.recovery.as_ref()?;
+    let team = status.team.as_deref().unwrap_or_default();
+    let goes_on = recovery.attempt + 1 == status.attempt
+        && status.admission.is_none()
+        && context.config.mode == Mode::Enforce
+        && !has_ended(gang)
+        && gang.metadata.deletion_timestamp.is_none()
+        && !is_held_back(context, gang, team);
+    let left = recovery
+        .until
+        .0
+        .as_second()
+        .saturating_sub(context.now.wall.as_second());
+    let left = u64::try_from(left)
+        .unwrap_or(0)
+        .min(context.config.recovery.keep_seconds);
+    let now = context.now.monotonic_seconds;
+    (goes_on && !context.has_come(now.saturating_add(left))).then_some(recovery)
+}
+
+/// Writes into the status of a gang that holds nothing whether it recovers still.
+pub(crate) fn tell(context: PollContext<'_>, gang: &Gang, status: &mut GangStatus) {
+    let Some(recovery) = &status.recovery else {
+        return;
+    };
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let is_over = context
+        .engine
+        .is_recovery_over(&uid.into(), recovery.attempt);
+    if of(context, gang).is_none() || is_over {
+        status.recovery = None;
+    }
+    tell_phase(status);
+}
+
+/// The phase of a gang that recovers, once its pods are ended: it is no other gang's turn meanwhile.
+pub(crate) fn tell_phase(status: &mut GangStatus) {
+    status.phase = match (status.phase, &status.recovery) {
+        (GangPhase::Assembling | GangPhase::Pending, Some(_)) => GangPhase::Recovering,
+        (GangPhase::Recovering, None) => GangPhase::Pending,
+        (phase, _) => phase,
+    };
+}

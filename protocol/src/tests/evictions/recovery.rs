@@ -1,0 +1,146 @@
+//! Gangs that recover: what their last attempt held is kept for them, whoever leads, and for no longer than it should be.
+
+use super::*;
+use crate::Recovery;
+
+const KEEP_SECONDS: u64 = 600;
+
+fn restarts_at_most(job: &mut Job, times: &str) {
+    let annotations = job.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::MAX_RESTARTS.to_owned(), times.to_owned());
+}
+
+/// The Gang that pods declare by this label, or that of the Job.
+fn status_of(bench: &Bench, label: Option<&str>) -> GangStatus {
+    let gangs = bench.server.list(Kind::Gang).into_iter();
+    let mut gangs = gangs.filter_map(|object| match object {
+        Object::Gang(gang) => Some(gang),
+        _ => None,
+    });
+    let found = gangs.find(|it| it.spec.group.as_deref() == label);
+    found.unwrap().status.clone().unwrap_or_default()
+}
+
+fn is_admitted(bench: &Bench, label: Option<&str>) -> bool {
+    status_of(bench, label).admission.is_some()
+}
+
+/// A rank of a gang of two fails, which may be started anew so often; another gang waits for all GPUs that there are. Then the pods of the
+/// attempt are gone, and none were made again.
+fn between_attempts(config: Config, restarts: Option<&str>) -> Bench {
+    let mut bench = Bench::with(config);
+    bench.server.put(job(2, 0));
+    if let Some(times) = restarts {
+        change_job(&mut bench, |job| restarts_at_most(job, times));
+    }
+    make_again(&mut bench, 0..2);
+    bench.gang("next", 4);
+    bench.run();
+    assert!(!is_admitted(&bench, Some("next")));
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+    let evicted = status_of(&bench, None).evictions;
+    assert_eq!(evicted.last().unwrap().reason, Reason::PodFailed);
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    bench
+}
+
+/// The incident: an evicted gang lost its quota to whoever was asked first.
+#[test]
+fn a_gang_that_was_evicted_has_its_quota_and_its_place_again_whoever_leads() {
+    for is_taken_over in [false, true] {
+        let mut bench = between_attempts(config(), Some("3"));
+        if is_taken_over {
+            bench.take_over();
+            bench.run();
+        }
+        assert!(!is_admitted(&bench, Some("next")), "{is_taken_over}");
+        let status = status_of(&bench, None);
+        assert_eq!((status.phase, status.attempt), (GangPhase::Recovering, 2));
+        let recovery = status.recovery.unwrap();
+        assert_eq!((recovery.attempt, recovery.reason), (1, Reason::PodFailed));
+        let seconds = recovery.until.0.as_second() - recovery.since.0.as_second();
+        assert_eq!(u64::try_from(seconds), Ok(KEEP_SECONDS));
+        assert_eq!(status.proposal.unwrap().attempt, 1, "what was held");
+        // Where only the text is another it is written each half minute.
+        bench.seconds += 31;
+        bench.run();
+        let why = status_of(&bench, Some("next")).queue.unwrap();
+        assert_eq!(why.reason, Reason::WaitingForQuota, "{}", why.details);
+        assert!(why.details.contains("(which recovers)"), "{}", why.details);
+        make_again(&mut bench, 0..2);
+        let status = status_of(&bench, None);
+        assert_eq!((status.phase, status.attempt), (GangPhase::Running, 2));
+        assert_eq!((status.recovery, status.proposal), (None, None));
+        assert!(!is_admitted(&bench, Some("next")));
+    }
+}
+
+#[test]
+fn nothing_is_kept_where_nobody_wants_it_or_nobody_said_how_often_its_pods_may_fail() {
+    let keeps_nothing = Config {
+        recovery: Recovery {
+            keep_seconds: 0,
+            ..config().recovery
+        },
+        ..config()
+    };
+    for (case, config, restarts) in [
+        ("it is off", keeps_nothing, Some("3")),
+        ("no limit", config(), None),
+        ("no restart is left", config(), Some("0")),
+    ] {
+        let bench = between_attempts(config, restarts);
+        assert!(is_admitted(&bench, Some("next")), "{case}");
+        assert_eq!(status_of(&bench, None).recovery, None, "{case}");
+    }
+}
+
+#[test]
+fn what_is_kept_goes_to_others_once_its_time_is_over_and_not_before() {
+    let mut bench = between_attempts(config(), Some("3"));
+    let until = status_of(&bench, None)
+        .recovery
+        .unwrap()
+        .until
+        .0
+        .as_second();
+    let now = bench.now().wall.as_second();
+    bench.seconds += u64::try_from(until - now).unwrap() - 1;
+    bench.run_at_once();
+    assert!(!is_admitted(&bench, Some("next")), "a second is left");
+    bench.seconds += 1;
+    bench.run();
+    assert!(is_admitted(&bench, Some("next")));
+    let status = status_of(&bench, None);
+    assert_eq!((status.recovery, status.proposal), (None, None));
+    assert_ne!(status.phase, GangPhase::Recovering);
+}
+
+#[test]
+fn what_is_kept_is_given_up_where_somebody_holds_the_gang_back() {
+    for case in ["suspended", "stopped"] {
+        let mut bench = between_attempts(config(), Some("3"));
+        assert!(!is_admitted(&bench, Some("next")), "{case}");
+        if case == "stopped" {
+            stop(&mut bench, "Hold");
+        } else {
+            let gangs = bench.server.list(Kind::Gang).into_iter();
+            let mut gangs = gangs.filter_map(|object| match object {
+                Object::Gang(gang) if gang.spec.group.is_none() => Some(gang),
+                _ => None,
+            });
+            let mut gang = gangs.next().unwrap();
+            Arc::make_mut(&mut gang).spec.suspend = true;
+            bench.server.put(Object::Gang(gang));
+            bench.run();
+            assert!(is_admitted(&bench, Some("next")), "{case}");
+        }
+        assert_eq!(status_of(&bench, None).recovery, None, "{case}");
+    }
+}
