@@ -10,6 +10,8 @@
 //!   reached before it was begun. An observation that comes late counts as new, which is safe.
 
 mod look;
+mod merge;
+mod resets;
 mod unconfirmed;
 
 use std::collections::BTreeMap;
@@ -108,6 +110,8 @@ pub struct FaultState {
     is_log_old: bool,
     /// How much was seen of GPUs for which there was no place.
     unattributed: u64,
+    /// How often it was written, by whichever instance: who finds another number than he left writes over nothing.
+    generation: u64,
 }
 
 impl FaultState {
