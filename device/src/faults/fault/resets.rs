@@ -43,7 +43,10 @@ impl GpuFaults {
 
     /// A reset was done that was begun when the observations had reached this number.
     pub(in crate::faults) fn note_reset(&mut self, mark: u64) {
-        self.reset_done_mark = self.reset_done_mark.max(Some(mark));
+        let mut faults = self.faults.iter();
+        if faults.any(|fault| is_mended_by_reset(fault.class)) {
+            self.reset_done_mark = self.reset_done_mark.max(Some(mark));
+        }
     }
 
     /// The number of the last observation before a reset that was done and has proved nothing yet.
