@@ -12,4 +12,5 @@ mod node;
 mod nvml;
 mod reboot;
 mod registration;
+mod remedies;
 mod slices;
