@@ -32,6 +32,7 @@ async fn with_reset(words: &[&str]) -> Node {
     let mut node = Node::new().await;
     fs::create_dir_all(node.path("proc")).unwrap();
     node.api.permit(1, &serde_json::json!([]));
+    node.api.remediate("Allowed");
     let reset = command(&node.path("reset.sh"), words);
     let remedies = serde_json::json!({"reset": {"command": reset}});
     node.flags.push(format!("--remedies={remedies}"));
@@ -49,18 +50,20 @@ async fn a_gpu_is_reset_once_the_controller_allows_it_and_its_fault_is_over() {
         state.display()
     );
     fs::write(node.path("reset.sh"), script).unwrap();
+    node.api.remediate("Withheld");
     node.start().await;
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
     node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
         .await;
-    node.api.remediate("Withheld");
     node.eventually("the controller is told", || {
         !node.api.told_faults().is_empty()
     })
     .await;
     assert!(lines(&node, "called").is_empty(), "nobody has allowed it");
+    node.crash();
     node.api.remediate("Allowed");
+    node.start().await;
     node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
         .await;
     let called = lines(&node, "called");
@@ -83,7 +86,6 @@ async fn after_two_resets_in_vain_the_gpu_is_one_to_be_exchanged_however_often_t
     let script = format!("echo called >> {}\n", node.path("called").display());
     fs::write(node.path("reset.sh"), script).unwrap();
     node.start().await;
-    node.api.remediate("Allowed");
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
     for resets in 1..=2 {
@@ -119,7 +121,6 @@ async fn a_reset_that_outlives_its_driver_is_ended_and_counts_and_nobody_gets_th
     );
     fs::write(node.path("reset.sh"), script).unwrap();
     node.start().await;
-    node.api.remediate("Allowed");
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
     node.eventually("the reset runs", || lines(&node, "called").len() == 1)
@@ -154,7 +155,6 @@ async fn a_gpu_that_a_monitor_has_open_is_not_reset_and_the_monitor_is_named() {
     symlink("/usr/bin/nv-hostengine", monitor.join("exe")).unwrap();
     symlink("/dev/nvidia1", monitor.join("fd/7")).unwrap();
     node.start().await;
-    node.api.remediate("Allowed");
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
     node.eventually("it says who has it open", || {
