@@ -220,8 +220,6 @@ impl Keeper {
             self.eye.adopt();
             let state = self.eye.state().clone();
             self.keep(&state).await;
-            // What another instance had written is known by now.
-            let state = self.eye.state().clone();
             // What is not on the disk is told all the same: to keep a GPU out of use is what matters first.
             self.tell(state);
         }

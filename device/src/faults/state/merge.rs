@@ -133,13 +133,16 @@ mod tests {
         assert_eq!(one.take_in(&base, &other), Change::New);
         let names: Vec<&str> = one.gpus().keys().map(String::as_str).collect();
         assert_eq!(names, ["GPU-1", "GPU-2"]);
-        // The one writes that, and the other takes it in: neither has anything to say any more.
-        let before = other.clone();
-        let _ = other.take_in(&before, &one);
-        assert_eq!(other.gpus(), one.gpus());
-        let settled = one.clone();
-        assert_eq!(one.take_in(&settled, &other), Change::None);
+        // Each takes in what the other has written, and writes: soon neither has anything to say any more.
+        let (mut by_one, mut by_other) = (one.clone(), other.clone());
+        for _ in 0..2 {
+            let _ = other.take_in(&by_other, &by_one);
+            by_other = other.clone();
+            let _ = one.take_in(&by_one, &by_other);
+            by_one = one.clone();
+        }
         assert_eq!(one.gpus(), other.gpus());
+        assert_eq!(other.take_in(&by_other, &by_one), Change::None);
     }
 
     /// S7.
