@@ -75,6 +75,11 @@ pub const CHECKPOINTED_AT: &str = "muster.dev/checkpointed-at";
 /// Pod annotation, written by the workload at any time, on the pod of its first rank: how far the gang has come. Any text that is another one
 /// whenever there was progress; it is compared with itself alone.
 pub const PROGRESS: &str = "muster.dev/progress";
+/// Pod annotation, written by the pod's owner at any time. `true`: its owner bears that the pod is deleted by force, though what ran in it may
+/// run on, where its node is not Ready and the administrator says `recovery.forceDeletion: WithConsent`.
+pub const FORCE_DELETION: &str = "muster.dev/force-deletion";
+/// Value of [`FORCE_DELETION`] by which an owner consents. Every other one says no.
+pub const FORCE_DELETION_CONSENTED: &str = "true";
 /// The annotations that only the controller writes.
 pub const CONTROLLER_ANNOTATIONS: [&str; 6] = [
     RANK,

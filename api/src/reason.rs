@@ -49,6 +49,8 @@ pub enum Reason {
     VramNotDeclared,
     /// Pods of an attempt that is over are being ended.
     Evicting,
+    /// A pod of an attempt that is over did not die, and is deleted by force.
+    ForcedDeletion,
     /// After an eviction the gang pauses before it is tried again.
     BackingOff,
     /// An attempt of the gang ran for as long as it may, and the gang is not started again.
@@ -170,6 +172,7 @@ impl Reason {
             Self::TierNotAllowed => "TierNotAllowed",
             Self::VramNotDeclared => "VramNotDeclared",
             Self::Evicting => "Evicting",
+            Self::ForcedDeletion => "ForcedDeletion",
             Self::BackingOff => "BackingOff",
             Self::MaxRuntimeExceeded => "MaxRuntimeExceeded",
             Self::RestartsExhausted => "RestartsExhausted",

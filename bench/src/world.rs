@@ -95,6 +95,7 @@ pub(crate) fn config() -> Result<Config> {
         excluded_namespaces: BTreeSet::new(),
         excepted_device_classes: BTreeSet::new(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     }))
 }
 
@@ -446,6 +447,7 @@ fn kind(write: &ApiRequest) -> &'static str {
         ApiRequest::PatchPod { .. } => "patch of a Pod",
         ApiRequest::PatchPodStatus { .. } => "patch of a Pod's status",
         ApiRequest::DeletePod { .. } => "delete Pod",
+        ApiRequest::ForceDeletePod { .. } => "delete Pod by force",
         ApiRequest::PatchJob { .. } => "patch of a Job",
     }
 }

@@ -77,6 +77,9 @@ use crate::{
 /// (its kubelet or driver restarts). Nothing new is planned there meanwhile.
 pub const SLICES_GRACE_SECONDS: i64 = 120;
 
+/// How long a start may take without progress where nobody says otherwise, in seconds: images are large.
+pub const START_TIMEOUT_SECONDS: u32 = 600;
+
 /// What the installation says about pods and namespaces.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -90,6 +93,8 @@ pub struct Config {
     pub excepted_device_classes: BTreeSet<String>,
     /// The Team of namespaces that name none.
     pub default_team: Option<String>,
+    /// How long a start may take without progress where neither pods nor their Job say, in seconds: what a Gang is made with.
+    pub start_timeout_seconds: u32,
 }
 
 /// `namespace/name` of a namespaced object.

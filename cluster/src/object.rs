@@ -5,7 +5,7 @@
 
 mod job_facts;
 mod strip;
-mod unread;
+pub mod unread;
 
 use std::{collections::BTreeSet, sync::Arc};
 

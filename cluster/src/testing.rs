@@ -20,6 +20,7 @@ pub(crate) fn config() -> Config {
         excluded_namespaces: ["kube-system".to_owned()].into(),
         excepted_device_classes: ["nic.example.com".to_owned()].into(),
         default_team: None,
+        start_timeout_seconds: crate::index::START_TIMEOUT_SECONDS,
     }
 }
 

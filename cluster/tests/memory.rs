@@ -34,6 +34,7 @@ fn index() -> Index {
         excluded_namespaces: BTreeSet::new(),
         excepted_device_classes: BTreeSet::new(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     })
 }
 

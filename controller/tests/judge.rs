@@ -27,6 +27,7 @@ fn index(count: usize) -> Index {
         excluded_namespaces: [].into(),
         excepted_device_classes: [].into(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     });
     index.judge_apart();
     let node = json!({"metadata": {"name": "a", "labels": {"rank": "0"}}});

@@ -207,15 +207,15 @@ fn leftover<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, fs, sync::Arc, thread};
+    use std::{collections::BTreeMap, thread};
 
-    use muster_device::{Backend, BackendConfig, LibrarySource, cdi};
-    use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
+    use nvidia_ml_mock::{Hang, State};
 
     use super::*;
     use crate::{
         mig::Settings,
-        prepare::{Acknowledged, ClaimRef, Placement, RecordState, RecordedDevice, Write},
+        mock_node::{BOOT, MockNode, acknowledged, prepared},
+        prepare::{Placement, Write},
     };
 
     fn instance(uuid: &str, start: u32) -> MigInstance {
@@ -229,37 +229,10 @@ mod tests {
         }
     }
 
-    fn record(unit: Unit) -> Record {
-        Record {
-            claim: ClaimRef {
-                uid: "c".to_owned(),
-                namespace: "ml".to_owned(),
-                name: "claim".to_owned(),
-            },
-            state: RecordState::Prepared,
-            call: None,
-            by_name: None,
-            pods: Vec::new(),
-            devices: vec![RecordedDevice {
-                request: "gpu".to_owned(),
-                pool: "node-0".to_owned(),
-                device: "slice".to_owned(),
-                unit,
-                minor: 0,
-                admin_access: false,
-                slice: None,
-            }],
-        }
-    }
-
     fn disk(records: Vec<Record>) -> Disk {
         let records = records.into_iter();
         Disk {
-            acknowledged: Some(Acknowledged {
-                uid: None,
-                generation: 0,
-                enforce: false,
-            }),
+            acknowledged: Some(acknowledged()),
             records: records.map(|it| (it.claim.uid.clone(), it)).collect(),
             ..Disk::default()
         }
@@ -281,23 +254,23 @@ mod tests {
         };
         for (what, disk, told, is_left) in [
             ("nothing tells of it", disk(Vec::new()), vec![], true),
-            ("a record", disk(vec![record(placed(2))]), vec![], false),
+            ("a record", disk(vec![prepared(placed(2))]), vec![], false),
             (
                 "a record of the whole GPU",
-                disk(vec![record(Unit::whole("GPU-0"))]),
+                disk(vec![prepared(Unit::whole("GPU-0"))]),
                 vec![],
                 false,
             ),
             (
                 "a record of its neighbour",
-                disk(vec![record(placed(1))]),
+                disk(vec![prepared(placed(1))]),
                 vec![],
                 true,
             ),
             (
                 "a CDI file",
                 disk(Vec::new()),
-                vec![record(placed(2))],
+                vec![prepared(placed(2))],
                 false,
             ),
             ("lost records", lost, vec![], false),
@@ -312,17 +285,14 @@ mod tests {
 
     #[test]
     fn a_gpu_that_hangs_while_a_slice_is_removed_holds_up_no_claim_of_another() {
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join("libnvidia-ml.so.1");
-        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-        let card = StateFile::at(directory.path().join(STATE_FILE));
-        let state = State {
-            board: "h100-nvswitch-8".to_owned(),
-            ..State::default()
-        };
-        card.write(&state).unwrap();
-        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
-        let backend = Arc::new(backend);
+        let node = MockNode::new();
+        node.acknowledge();
+        let MockNode {
+            directory,
+            card,
+            backend,
+            store,
+        } = node;
         let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu.uuid;
         let hangs = |state: &mut State| {
             state.hangs.push(Hang {
@@ -331,16 +301,9 @@ mod tests {
             });
         };
         card.change(hangs).unwrap();
-        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
-        let store = Store::open(directory.path().join("state"), cdi).unwrap();
-        let known = Write::PutNode {
-            boot_id: "boot".to_owned(),
-            acknowledged: disk(Vec::new()).acknowledged,
-        };
-        store.apply(&store.lock().unwrap(), &known).unwrap();
         let slices = LeftoverSlices {
             store: store.clone(),
-            boot_id: "boot".to_owned(),
+            boot_id: BOOT.to_owned(),
             prober: Prober::new(backend.clone(), directory.path().to_owned()),
             hardware: Hardware::new(backend),
             gpus: watch::channel(None).1,
@@ -374,44 +337,34 @@ mod tests {
         is_recorded: bool,
         is_news: bool,
     ) -> (tempfile::TempDir, LeftoverSlices) {
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join("libnvidia-ml.so.1");
-        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-        let card = StateFile::at(directory.path().join(STATE_FILE));
-        let state = State {
-            board: "h100-nvswitch-8".to_owned(),
-            ..State::default()
-        };
-        card.write(&state).unwrap();
-        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
-        let backend = Arc::new(backend);
+        let node = MockNode::new();
+        node.acknowledge();
+        let MockNode {
+            directory,
+            card: _,
+            backend,
+            store,
+        } = node;
         let before = backend.gpus().unwrap();
         let gpu = before.gpus[0].gpu.uuid.clone();
         assert!(backend.set_mig_mode(&gpu, true).unwrap().current);
-        let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
-        let store = Store::open(directory.path().join("state"), cdi).unwrap();
         let listed = backend.gpus().unwrap();
         let mig = listed.gpus[0].gpu.mig.clone().unwrap();
         let listed = if is_news { before } else { listed };
-        let known = KnownGpus::default().after("boot", &listed);
+        let known = KnownGpus::default().after(BOOT, &listed);
         let profile = mig.profile("1g.10gb").unwrap();
         let lock = store.lock().unwrap();
-        let known_node = Write::PutNode {
-            boot_id: "boot".to_owned(),
-            acknowledged: disk(Vec::new()).acknowledged,
-        };
-        store.apply(&lock, &known_node).unwrap();
         for start in [2, 3] {
             let placement = Placement { start, size: 1 };
             let made = backend.create_slice(&gpu, profile, placement).unwrap();
             if start == 2 {
                 let uuid = made.uuid.unwrap();
-                store.note_layout_slice(&lock, "boot", &uuid, true).unwrap();
+                store.note_layout_slice(&lock, BOOT, &uuid, true).unwrap();
             }
         }
         if is_recorded {
             let placement = Placement { start: 2, size: 1 };
-            let record = record(Unit::slice(gpu.clone(), placement, 1));
+            let record = prepared(Unit::slice(gpu.clone(), placement, 1));
             store.apply(&lock, &Write::PutRecord(record)).unwrap();
         }
         drop(lock);
@@ -420,7 +373,7 @@ mod tests {
         let policy = policy.policy(&BTreeMap::new());
         let slices = LeftoverSlices {
             store,
-            boot_id: "boot".to_owned(),
+            boot_id: BOOT.to_owned(),
             prober: Prober::new(backend.clone(), directory.path().to_owned()),
             hardware: Hardware::new(backend),
             gpus: watch::channel(Some(known)).1,

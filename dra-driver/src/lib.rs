@@ -29,6 +29,8 @@ pub mod kubernetes;
 pub mod leftover_slices;
 pub mod metrics;
 pub mod mig;
+#[cfg(test)]
+mod mock_node;
 pub mod orphans;
 pub mod prepare;
 pub mod probe;

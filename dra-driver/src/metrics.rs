@@ -44,6 +44,7 @@ pub struct DriverMetrics {
     pub slice_failures: Counter,
     faults: Family<ClassLabel, Gauge>,
     unattributed: Gauge,
+    unremembered: Gauge,
     mig_changes: Family<ChangeLabels, Counter>,
     mig_seconds: Family<ChangeLabel, Histogram, fn() -> Histogram>,
     resets: Family<OutcomeLabel, Counter>,
@@ -126,6 +127,7 @@ impl DriverMetrics {
             slice_failures: Counter::default(),
             faults: Family::default(),
             unattributed: Gauge::default(),
+            unremembered: Gauge::default(),
             mig_changes: Family::default(),
             mig_seconds: Family::new_with_constructor(histogram),
             resets: Family::default(),
@@ -210,6 +212,11 @@ impl DriverMetrics {
                 driver.unattributed.clone(),
             );
             registry.register(
+                "unremembered_faults",
+                "Faults and anomalies of GPUs that are not known, beyond as many such GPUs as are remembered",
+                driver.unremembered.clone(),
+            );
+            registry.register(
                 "mig_changes",
                 "Times that the slices of a claim were made or removed, by outcome",
                 driver.mig_changes.clone(),
@@ -261,6 +268,8 @@ impl DriverMetrics {
         }
         let unknown = state.waiting().len() + state.unconfirmed().len();
         self.unattributed.set(count(unknown));
+        let unremembered = i64::try_from(state.unattributed());
+        self.unremembered.set(unremembered.unwrap_or(i64::MAX));
     }
 
     /// Counts a reset of a GPU.
@@ -326,7 +335,7 @@ impl DriverMetrics {
 mod tests {
     use muster_device::{
         Listed, ListedGpu,
-        faults::{Cause, Device, KnownAddresses, Observation, Scope},
+        faults::{Cause, Device, KnownAddresses, MOST_WAITING, Observation, Scope},
     };
 
     use super::*;
@@ -388,6 +397,24 @@ mod tests {
             assert_eq!(told(FaultClass::Reset), faulty, "{what}");
             assert_eq!(told(FaultClass::Contained), 0, "{what}");
         }
+    }
+
+    #[test]
+    fn what_is_seen_of_more_unknown_gpus_than_are_remembered_is_told_by_its_number() {
+        let mut state = FaultState::default();
+        for number in 0..MOST_WAITING + 2 {
+            let observation = Observation {
+                class: FaultClass::Reset,
+                scope: Scope::Gpu,
+                cause: Cause::Xid(48),
+            };
+            let gpu = Device::Uuid(format!("GPU-{number}"));
+            state.observe(&gpu, observation, &KnownAddresses::default(), 0);
+        }
+        let metrics = DriverMetrics::register(&Metrics::new("test", "0"));
+        metrics.faults(&state, None);
+        let told = (metrics.unattributed.get(), metrics.unremembered.get());
+        assert_eq!(told, (i64::try_from(MOST_WAITING).unwrap(), 2));
     }
 
     #[test]

@@ -216,9 +216,10 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use muster_device::{BackendConfig, LibrarySource};
-    use nvidia_ml_mock::{Hang, STATE_FILE, State};
+    use nvidia_ml_mock::Hang;
 
     use super::*;
+    use crate::mock_node::MockNode;
 
     const UID: &str = "0d9a1f4e-1111-2222-3333-444455556666";
 
@@ -263,38 +264,22 @@ mod tests {
     #[test]
     fn when_all_gpus_hang_whoever_needs_all_waits_for_one_of_them_only() {
         const LIMIT: Duration = Duration::from_secs(1);
-        let directory = tempfile::tempdir().unwrap();
-        let library = directory.path().join("libnvidia-ml.so.1");
-        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-        let set = |hangs: Vec<Hang>| {
-            let state = State {
-                board: "h100-nvswitch-8".to_owned(),
-                hangs,
-                ..State::default()
-            };
-            let next = directory.path().join("next");
-            fs::write(&next, serde_json::to_vec(&state).unwrap()).unwrap();
-            fs::rename(&next, directory.path().join(STATE_FILE)).unwrap();
-        };
-        set(Vec::new());
-        let mut config = BackendConfig::new(LibrarySource::File(library));
-        config.call_limit = LIMIT;
-        let backend = Arc::new(Backend::new(config));
-        let listed = backend.gpus().unwrap();
-        let gpus = listed.gpus.iter().map(|listed| &listed.gpu.uuid);
+        let node = MockNode::with_call_limit(LIMIT);
+        let gpus = node.gpus();
         let hang = |gpu: &String| Hang {
             function: String::new(),
             gpu: gpu.clone(),
         };
-        set(gpus.clone().map(hang).collect());
-        let units: Vec<Unit> = gpus.map(|gpu| Unit::whole(gpu.clone())).collect();
+        let hangs: Vec<Hang> = gpus.iter().map(hang).collect();
+        node.card.change(|state| state.hangs = hangs).unwrap();
+        let units: Vec<Unit> = gpus.into_iter().map(Unit::whole).collect();
         assert_eq!(units.len(), 8);
 
-        let prober = Prober::new(backend, directory.path().to_owned());
+        let prober = Prober::new(node.backend, node.directory.path().to_owned());
         let started = Instant::now();
         let answer = prober.claim(units.iter(), &[], None);
         assert!(matches!(answer, InUse::Unknown(_)), "{answer:?}");
         assert!(started.elapsed() < 4 * LIMIT, "{:?}", started.elapsed());
-        set(Vec::new());
+        node.card.change(|state| state.hangs.clear()).unwrap();
     }
 }

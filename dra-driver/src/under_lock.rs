@@ -67,60 +67,42 @@ fn changes(store: &Store, gpu: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use std::{
-        fs,
-        path::Path,
         sync::Arc,
         thread,
         time::{Duration, Instant},
     };
 
-    use muster_device::{Backend, BackendConfig, LibrarySource, cdi};
-    use nvidia_ml_mock::{Hang, STATE_FILE, State};
+    use nvidia_ml_mock::{Hang, StateFile};
 
     use super::*;
-    use crate::prepare::{ClaimRef, Record, RecordState, RecordedDevice, Unit, Write};
+    use crate::{
+        mock_node::{MockNode, prepared},
+        prepare::{Unit, Write},
+    };
 
     /// Longest that a question is waited for: far longer than all that is done here but wait for NVML.
     const LIMIT: Duration = Duration::from_secs(3);
 
     struct Fixture {
-        directory: tempfile::TempDir,
+        _directory: tempfile::TempDir,
+        card: StateFile,
         store: Store,
         prober: Prober,
         /// UUIDs of eight H100.
         gpus: Vec<String>,
     }
 
-    fn set(directory: &Path, hangs: Vec<Hang>) {
-        let state = State {
-            board: "h100-nvswitch-8".to_owned(),
-            hangs,
-            ..State::default()
-        };
-        let next = directory.join("next");
-        fs::write(&next, serde_json::to_vec(&state).unwrap()).unwrap();
-        fs::rename(&next, directory.join(STATE_FILE)).unwrap();
-    }
-
     fn fixture() -> Fixture {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path();
-        let library = path.join("libnvidia-ml.so.1");
-        fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-        set(path, Vec::new());
-        let mut config = BackendConfig::new(LibrarySource::File(library));
-        config.call_limit = LIMIT;
-        let backend = Arc::new(Backend::new(config));
-        let listed = backend.gpus().unwrap();
-        let gpus = listed.gpus.into_iter().map(|listed| listed.gpu.uuid);
-        let gpus: Vec<String> = gpus.collect();
+        let node = MockNode::with_call_limit(LIMIT);
+        let gpus = node.gpus();
         assert_eq!(gpus.len(), 8);
-        let cdi = cdi::Directory::new(path, "gpu.muster.dev", path);
+        let path = node.directory.path().to_owned();
         Fixture {
-            store: Store::open(path.join("state"), cdi).unwrap(),
-            prober: Prober::new(backend, path.to_owned()),
+            store: node.store,
+            prober: Prober::new(node.backend, path),
+            card: node.card,
             gpus,
-            directory,
+            _directory: node.directory,
         }
     }
 
@@ -184,26 +166,7 @@ mod tests {
         let f = fixture();
         let gpu = f.gpus[0].as_str();
         let lock = f.store.lock().unwrap();
-        let record = Record {
-            claim: ClaimRef {
-                uid: "c".to_owned(),
-                namespace: "ml".to_owned(),
-                name: "claim".to_owned(),
-            },
-            state: RecordState::Prepared,
-            call: None,
-            by_name: None,
-            pods: Vec::new(),
-            devices: vec![RecordedDevice {
-                request: "gpu".to_owned(),
-                pool: "node-0".to_owned(),
-                device: "gpu-0".to_owned(),
-                unit: Unit::whole(gpu),
-                minor: 0,
-                admin_access: false,
-                slice: None,
-            }],
-        };
+        let record = prepared(Unit::whole(gpu));
         f.store.apply(&lock, &Write::PutRecord(record)).unwrap();
         drop(lock);
         let sound = f.sights(&[gpu]);
@@ -211,7 +174,7 @@ mod tests {
             function: String::new(),
             gpu: gpu.to_owned(),
         };
-        set(f.directory.path(), vec![hang]);
+        f.card.change(|state| state.hangs.push(hang)).unwrap();
         for probe in [units(gpu), Probe::Recorded("c".to_owned())] {
             let started = Instant::now();
             for sights in [&sound, &Sights::new()] {
@@ -233,7 +196,7 @@ mod tests {
             assert_eq!(judged.in_use, Some(InUse::No));
             let hung = hung.join().unwrap();
             assert!(hung[gpu].processes.is_err() && hung[gpu].live.is_err());
-            set(f.directory.path(), Vec::new());
+            f.card.change(|state| state.hangs.clear()).unwrap();
         });
     }
 

@@ -141,6 +141,8 @@ pub struct Visited {
     pub classes: usize,
     /// Placements that were searched.
     pub plans: usize,
+    /// Searches for victims: one for each charge by which somebody was to have a place.
+    pub searches: usize,
     /// Teams whose next gang was known, and that were looked at again since the turn of another one might have changed that.
     pub heads: usize,
 }
@@ -148,7 +150,7 @@ pub struct Visited {
 impl Visited {
     /// The sum of all.
     pub fn total(&self) -> usize {
-        self.teams + self.groups + self.classes + self.plans + self.heads
+        self.teams + self.groups + self.classes + self.plans + self.searches + self.heads
     }
 }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use muster_cluster::index;
-use muster_engine::{self as engine, recovery::BreakerLimits};
+use muster_engine::{
+    self as engine,
+    recovery::{BreakerLimits, ForcePolicy},
+};
 
 /// Whether Muster decides, or only shows what it would decide.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,10 +25,39 @@ pub enum Mode {
 pub struct Recovery {
     /// Observe: it is told what would be done, and nothing is ended.
     pub mode: Mode,
+    /// Which pods of attempts that are over may be deleted by force.
+    pub force_deletion: ForcePolicy,
+    /// How long after the end of its grace period such a pod may take to die, in seconds.
+    pub force_after_seconds: u64,
+    /// How long a rank may have failed while others go on where its gang does not say, in seconds: so long is the attempt left alone, so that
+    /// a fault that explains it may be told.
+    pub failure_grace_seconds: u64,
+    /// Pause after the first of consecutive attempts that got nowhere, in seconds; each time twice as long.
+    pub retry_pause_seconds: u32,
+    /// The longest such pause, in seconds; never less than the first.
+    pub most_retry_pause_seconds: u32,
     /// How many nodes may be drained within the window.
     pub breaker: BreakerLimits,
     /// The window, in seconds.
     pub breaker_window_seconds: u64,
+}
+
+impl Recovery {
+    /// The pause after so many consecutive attempts that got nowhere, in seconds; 0 after none.
+    pub(crate) fn pause_seconds(&self, attempts_in_vain: usize) -> i64 {
+        let Some(doublings) = attempts_in_vain.checked_sub(1) else {
+            return 0;
+        };
+        let doublings = u32::try_from(doublings).unwrap_or(u32::MAX).min(16);
+        let pause = i64::from(self.retry_pause_seconds) << doublings;
+        pause.min(self.longest_pause_seconds())
+    }
+
+    /// The longest pause, in seconds.
+    pub(crate) fn longest_pause_seconds(&self) -> i64 {
+        let longest = self.most_retry_pause_seconds.max(self.retry_pause_seconds);
+        i64::from(longest)
+    }
 }
 
 impl Default for Recovery {
@@ -33,6 +65,11 @@ impl Default for Recovery {
     fn default() -> Self {
         Self {
             mode: Mode::Observe,
+            force_deletion: ForcePolicy::Fenced,
+            force_after_seconds: 60,
+            failure_grace_seconds: 60,
+            retry_pause_seconds: 30,
+            most_retry_pause_seconds: 1_800,
             breaker: BreakerLimits::SHIPPED,
             breaker_window_seconds: 600,
         }
@@ -132,5 +169,35 @@ impl Now {
         let seconds = |seconds| i64::try_from(seconds).unwrap_or(i64::MAX);
         let passed = seconds(monotonic_seconds).saturating_sub(seconds(self.monotonic_seconds));
         engine::Timestamp(self.wall.as_second().saturating_add(passed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_is_twice_as_long_each_time_up_to_the_longest_one() {
+        let recovery = |first, most| Recovery {
+            retry_pause_seconds: first,
+            most_retry_pause_seconds: most,
+            ..Recovery::default()
+        };
+        for (first, most, times, pause) in [
+            (30, 1_800, 0, 0),
+            (30, 1_800, 1, 30),
+            (30, 1_800, 2, 60),
+            (30, 1_800, 6, 960),
+            (30, 1_800, 7, 1_800),
+            (30, 1_800, usize::MAX, 1_800),
+            (1, 65_536, 17, 65_536),
+            // Less than the first one is meant by nobody.
+            (60, 1, 1, 60),
+            (60, 1, 2, 60),
+            (u32::MAX, u32::MAX, 100, i64::from(u32::MAX)),
+        ] {
+            let found = recovery(first, most).pause_seconds(times);
+            assert_eq!(found, pause, "{first}, {most}, {times}");
+        }
     }
 }

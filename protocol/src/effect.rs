@@ -147,6 +147,15 @@ pub enum ApiRequest {
         /// Its UID: one made again under the same name is not meant.
         uid: String,
     },
+    /// Deletes a pod of an attempt that is over and that does not die, without any grace period: its kubelet is not waited for.
+    ForceDeletePod {
+        /// Which pod.
+        key: ObjectKey,
+        /// Its UID: one made again under the same name is not meant.
+        uid: String,
+        /// The object that was judged: what its owner, or its kubelet, has written since is to be judged first.
+        resource_version: String,
+    },
     /// A JSON patch of a Job whose pods are evicted: suspended or resumed, together with the annotation that says so, or
     /// its `backoffLimit` raised.
     PatchJob {
@@ -223,6 +232,8 @@ pub(crate) enum Refusable {
     PodCondition,
     /// A pod is deleted.
     PodDeletion,
+    /// A pod is deleted by force.
+    ForcedPodDeletion,
     /// A Job is changed.
     Job(JobChange),
 }
@@ -234,9 +245,16 @@ impl ApiRequest {
             Self::PatchPod { .. } => Some(Refusable::Pod),
             Self::PatchPodStatus { .. } => Some(Refusable::PodCondition),
             Self::DeletePod { .. } => Some(Refusable::PodDeletion),
+            Self::ForceDeletePod { .. } => Some(Refusable::ForcedPodDeletion),
             Self::PatchJob { change, .. } => Some(Refusable::Job(*change)),
             _ => None,
         }
+    }
+
+    /// Whether it is right only as long as what was read for it is new: where it is never answered it is not sent again as it is, but judged
+    /// anew.
+    pub(crate) fn is_judged_anew(&self) -> bool {
+        matches!(self, Self::ForceDeletePod { .. })
     }
 
     /// The object that is written; `None` for an Event and for reads.
@@ -261,6 +279,7 @@ impl ApiRequest {
             | Self::PatchPod { key, .. }
             | Self::PatchPodStatus { key, .. }
             | Self::DeletePod { key, .. }
+            | Self::ForceDeletePod { key, .. }
             | Self::PatchJob { key, .. }
             | Self::DeleteQueue { key } => key.clone(),
             Self::CreateNodeDevices { node, .. }

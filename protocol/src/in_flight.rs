@@ -256,6 +256,10 @@ impl InFlightWrites {
                 }
                 (Stage::Done { version, until }, Answer::Taken)
             }
+            // If it is done after all, it is done to the object that was judged.
+            Outcome::Unknown if flight.write.is_judged_anew() => {
+                (pause(self.retry_seconds), Answer::Taken)
+            }
             Outcome::Unknown => {
                 let at = seconds + self.retry_seconds;
                 (Stage::Repeat { at }, Answer::Taken)

@@ -76,13 +76,15 @@ pub enum InjectedBug {
     NodeForDevice,
     /// A gang is evicted for a fault whether or not the store says that it is there.
     FaultUnconfirmed,
+    /// A pod is deleted by force though its node is Ready.
+    ForcedWhileReady,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -117,6 +119,7 @@ impl InjectedBug {
         Self::KeepIgnored,
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
+        Self::ForcedWhileReady,
         Self::PermitsUnproved,
     ];
 }

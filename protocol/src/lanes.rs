@@ -135,6 +135,7 @@ impl Place {
             ApiRequest::PatchPod { key, .. }
             | ApiRequest::PatchPodStatus { key, .. }
             | ApiRequest::DeletePod { key, .. }
+            | ApiRequest::ForceDeletePod { key, .. }
             | ApiRequest::PatchJob { key, .. } => {
                 (Lane::Outward, party_of_namespace(&key.namespace, index))
             }

@@ -28,7 +28,7 @@ use crate::{
         bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
     },
     outward::permits::{self, Owed},
-    outward::{evict, gangs, nudge, preemption, release, restarts, ungate},
+    outward::{evict, force, gangs, nudge, preemption, release, restarts, ungate},
     poll_context::PollContext,
     resync::{GANGS_PER_SLICE, NODES_PER_SLICE},
     tables::agenda::Subject,
@@ -311,6 +311,9 @@ impl Machine {
             // Whatever else is read of it the index tells of ([`Machine::gather`]).
             if is_news {
                 self.agenda.pod(pod.uid);
+            } else if pod.is_deleting {
+                // Whoever deletes it by force goes by its version as well.
+                self.agenda.gang_of_pod(pod.uid);
             }
             if let (Some(node), true) = (pod.node, is_news)
                 && goes_on.is_none_or(|it| !self.is_permit_standing(node, it.uid, it.stamp))
@@ -656,6 +659,11 @@ impl Machine {
                 self.agenda.gang(key);
             }
         }
+        for gang in self.forcing.gangs() {
+            if let Some(key) = self.index.gang_by_uid(gang).and_then(|gang| key_of(gang)) {
+                self.agenda.gang(&key);
+            }
+        }
     }
 
     fn note_everything(&mut self) {
@@ -949,6 +957,7 @@ impl Machine {
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
+        self.note_hanging(key, gang.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);
         let view = view.map(|view| self.not_going_back(key, view));
         let reason = view.as_ref().and_then(|view| view.reason.as_ref());
@@ -975,6 +984,14 @@ impl Machine {
         effects.extend(unconfirmed.map(|found| self.check_fault(&found, now)));
         let stalled = eviction::stalled_to_confirm(self.context(epoch, now, &wake), key);
         effects.extend(stalled.and_then(|pod| self.check_stall(key, pod, now)));
+        let context = self.context(epoch, now, &wake);
+        let asks = gang.iter();
+        let asks: Vec<_> = asks
+            .flat_map(|gang| force::to_read(context, key, gang))
+            .collect();
+        for ask in asks {
+            effects.extend(self.check_forced(key, ask, now));
+        }
         let due = wake.get();
         let due = due.filter(|_| !self.bugs.has(InjectedBug::NoTimers));
         self.agenda.set_due(Subject::Gang(key.clone()), due);
@@ -1045,6 +1062,7 @@ impl Machine {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
+            self.forcing.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.
         let has_reservation = |view: Option<&View>| view.is_some_and(|view| view.has_reservation);
@@ -1127,6 +1145,7 @@ impl Machine {
         writes.extend(gangs::write(context, key));
         if let Some(gang) = self.index.gang(key) {
             writes.extend(evict::writes(context, key, gang));
+            writes.extend(force::writes(context, key, gang));
             writes.extend(restarts::writes(context, key, gang));
             if let Some(plan) = self.plans.carried(key) {
                 writes.extend(preemption::writes(context, gang, plan));
@@ -1222,7 +1241,8 @@ impl Machine {
 fn for_nodes(view: &View) -> impl PartialEq + '_ {
     let is_over = view.stage == Stage::Over;
     let stands = (&view.gang_uid, view.attempt, is_over);
-    (stands, &view.voided, &view.fenced, view.is_permitted)
+    let permits = (view.is_permitted, view.is_undecided());
+    (stands, &view.voided, &view.fenced, permits)
 }
 
 fn progress(context: PollContext<'_>, plan: &Plan) -> Progress {

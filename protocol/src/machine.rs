@@ -27,6 +27,7 @@ use crate::{
     objects::ledger_object,
     outward::capacity_status::Capacity,
     outward::events::EventTracker,
+    outward::force::Forcing,
     outward::queue_status::Queues,
     outward::ungate,
     outward::window::Window,
@@ -80,6 +81,7 @@ pub struct Machine {
     pub(crate) node_checks: NodeChecks,
     pub(crate) fault_checks: FaultChecks,
     pub(crate) stalls: Stalls,
+    pub(crate) forcing: Forcing,
     pub(crate) breaker: BreakerView,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
@@ -122,6 +124,7 @@ impl Machine {
             node_checks: NodeChecks::default(),
             fault_checks: FaultChecks::default(),
             stalls: Stalls::default(),
+            forcing: Forcing::default(),
             breaker: BreakerView::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
@@ -288,7 +291,7 @@ impl Machine {
         };
         if self.ledger_check.end(effect) {
             let leads = self.take_ledger_check(&outcome, now);
-            self.end_proof(effect, leads);
+            self.end_proof(effect, leads, now);
             return true;
         }
         if let Some(read) = self.store_check.end(effect) {
@@ -297,7 +300,8 @@ impl Machine {
         }
         let is_check = self.take_node_check(effect, &outcome)
             || self.take_fault_check(effect, &outcome)
-            || self.take_stall_check(effect, &outcome);
+            || self.take_stall_check(effect, &outcome)
+            || self.take_force_check(effect, &outcome);
         if is_check {
             return true;
         }
@@ -307,7 +311,7 @@ impl Machine {
         }
         // What is done changes nothing before it is seen: until then the object counts as being written.
         let is_done = matches!(outcome, Outcome::Done(_));
-        let mut is_noted = self.end_proof(effect, is_done);
+        let mut is_noted = self.end_proof(effect, is_done, now);
         if let Some(target) = self.flights.target(effect).cloned()
             && (!is_done || self.flights.was_refused(&target))
         {
@@ -434,6 +438,7 @@ impl Machine {
             node_checks: &self.node_checks,
             fault_checks: &self.fault_checks,
             stalls: &self.stalls,
+            forcing: &self.forcing,
             breaker: &self.breaker,
             newest: &self.newest,
             bugs: self.bugs,
@@ -707,9 +712,16 @@ impl Machine {
                 ApiRequest::ReplaceGangStatus { uid, .. } => Some(uid.clone()),
                 _ => None,
             };
+            let forced = match &write {
+                ApiRequest::ForceDeletePod { uid, .. } => Some(uid.clone()),
+                _ => None,
+            };
             let effect = self.flights.send(&self.index, write, now);
             if let (Some(uid), true) = (gang_uid, effect.is_some()) {
                 self.clocks.note_status_write(&uid, now.monotonic_seconds);
+            }
+            if let (Some(pod), true) = (forced, effect.is_some()) {
+                self.forcing.note_sent(&pod);
             }
             if let Some(effect) = &effect {
                 self.begin_commit(effect.id, &effect.write);

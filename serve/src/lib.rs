@@ -7,6 +7,7 @@
 //!   [`lock`]: what requests read, in bounded time.
 //! * [`certificates`], [`authority_secret`], [`certificate_source`]: where certificates come from.
 //! * [`event`]: Events, as every program writes them.
+//! * [`fields`]: objects of which some fields are not read, or otherwise than they stand.
 //! * [`lease`]: leader election by local, monotonic observation. It elects; it does not fence.
 //!
 //! **Invariant: every call that leaves the process has an end.** Connect, read and write limits are set on
@@ -19,6 +20,7 @@ pub mod certificate_source;
 pub mod certificates;
 pub mod client;
 pub mod event;
+pub mod fields;
 pub mod lease;
 pub mod lock;
 pub mod metrics;

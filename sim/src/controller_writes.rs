@@ -108,6 +108,20 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
                 Err(failure) => outcome(Err(failure)),
             };
         }
+        ApiRequest::ForceDeletePod {
+            key,
+            uid,
+            resource_version,
+        } => {
+            let precondition = Precondition {
+                resource_version: Some(resource_version),
+                ..Precondition::uid(uid)
+            };
+            return match api.delete_now(key, precondition) {
+                Ok(()) => Outcome::Done(api.object(key).cloned()),
+                Err(failure) => outcome(Err(failure)),
+            };
+        }
         ApiRequest::PatchJob { key, patch, .. } => {
             patched::<Job>(api, key, patch).and_then(|after| {
                 api.update::<Job>(&key.namespace, &key.name, Precondition::default(), |job| {
@@ -272,6 +286,7 @@ pub fn describe(write: &ApiRequest) -> String {
         ApiRequest::DeleteNodeDevices { node, .. } => format!("delete NodeDevices {node}"),
         ApiRequest::PatchPodStatus { key, .. } => format!("tell {} that it is evicted", name(key)),
         ApiRequest::DeletePod { key, .. } => format!("evict {}", name(key)),
+        ApiRequest::ForceDeletePod { key, .. } => format!("delete {} by force", name(key)),
         ApiRequest::PatchJob { key, patch, .. } => {
             let operations = patch.as_array().map_or(&[][..], Vec::as_slice);
             let changes = operations.iter().filter(|it| it["op"] != "test");

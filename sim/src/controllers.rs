@@ -10,8 +10,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use muster_api::keys;
-use muster_cluster::{index::Config as IndexConfig, managed::ManagedPods, object::Kind};
-use muster_protocol::{ApiRequest, Config, Machine, Mode, Outcome};
+use muster_cluster::{
+    index::Config as IndexConfig,
+    managed::ManagedPods,
+    object::{Kind, ObjectKey},
+};
+use muster_protocol::{ApiRequest, Config, ForcePolicy, Machine, Mode, Outcome};
 
 use crate::{
     api_server::ApiServer,
@@ -32,6 +36,10 @@ pub const REPLICAS: usize = 2;
 
 /// By how much a replica's time of day is off at the most, in seconds.
 pub(crate) const MOST_SKEW_SECONDS: i64 = 240;
+
+/// How long after its grace period a pod may take to die before it is deleted by force, in seconds: as nothing lasts long here, less than
+/// what ships.
+pub(crate) const FORCE_AFTER_SECONDS: u64 = 10;
 
 /// Kinds that a replica's watch may stand still on.
 pub const LAGGING_KINDS: [Kind; 7] = [
@@ -57,6 +65,8 @@ pub struct Controllers {
     /// Whether GPUs break, and the circuit breaker is as it ships. Elsewhere it has no say: of two nodes that are dead it would be the
     /// third that has to wait for a person.
     do_gpus_break: bool,
+    /// Whether pods hang, and are deleted by force where that is safe or consented to. Elsewhere none is.
+    do_pods_hang: bool,
     /// Carries out what machines ask for; without, it is done to the API server directly.
     performing: Option<Performing>,
     /// Effects that were carried out.
@@ -95,6 +105,7 @@ impl Controllers {
             keep_ended_seconds: scenario.keep_ended_seconds,
             whole_intent_bytes: scenario.whole_intent_bytes,
             do_gpus_break: scenario.hardships.have(Hardship::BrokenDevices),
+            do_pods_hang: scenario.hardships.have(Hardship::HungPods),
             ..Self::default()
         }
     }
@@ -171,6 +182,18 @@ impl Controllers {
         };
         let effect = self.replicas.get(number)?.under_way.get(effect)?;
         Some(&effect.write)
+    }
+
+    /// The pod that a step deletes by force, if it carries out a request that does.
+    pub fn forces(&self, step: &Step) -> Option<&ObjectKey> {
+        let request = match *step {
+            Step::Arrive(number) => self.network.get(number).map(|sent| &*sent.write),
+            _ => self.request(step),
+        };
+        match request? {
+            ApiRequest::ForceDeletePod { key, .. } => Some(key),
+            _ => None,
+        }
     }
 
     /// Whether the sender of a request has not been told yet of a change of the object that it writes.
@@ -279,6 +302,7 @@ impl Controllers {
             excluded_namespaces: BTreeSet::new(),
             excepted_device_classes: BTreeSet::new(),
             default_team: None,
+            start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
         });
         config.keep_ended_seconds = self.keep_ended_seconds;
         config.whole_intent_bytes = self.whole_intent_bytes;
@@ -286,6 +310,12 @@ impl Controllers {
         if !self.do_gpus_break {
             config.recovery.breaker.share_percent = 100;
         }
+        config.recovery.force_after_seconds = FORCE_AFTER_SECONDS;
+        config.recovery.force_deletion = if self.do_pods_hang {
+            ForcePolicy::WithConsent
+        } else {
+            ForcePolicy::Never
+        };
         #[cfg(feature = "injected-bugs")]
         if let Some(bug) = self.bug {
             return Some(Machine::with_injected_bug(config, bug));

@@ -96,10 +96,16 @@ pub enum Fault {
     GpuBreaks,
     /// The leader's watch of what drivers publish stands still.
     SliceWatchLag,
+    /// No container of a node that is told to end does for a while, though the node is Ready.
+    PodsHang,
+    /// A kubelet is silent for longer than anybody waits for it, and what runs there lives on.
+    KubeletSilent,
+    /// A machine is switched off, and its administrator says that it is out of service, until it boots.
+    MachineOff,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 40] = [
+pub const FAULTS: [Fault; 43] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -140,6 +146,9 @@ pub const FAULTS: [Fault; 40] = [
     Fault::Compaction,
     Fault::GpuBreaks,
     Fault::SliceWatchLag,
+    Fault::PodsHang,
+    Fault::KubeletSilent,
+    Fault::MachineOff,
 ];
 
 impl Fault {
@@ -151,6 +160,7 @@ impl Fault {
             Self::MachineDies | Self::MachineStaysDead => Some(Hardship::DeadMachines),
             Self::HoldTeam | Self::DrainTeam => Some(Hardship::TeamStops),
             Self::GpuBreaks | Self::SliceWatchLag => Some(Hardship::BrokenDevices),
+            Self::PodsHang | Self::KubeletSilent | Self::MachineOff => Some(Hardship::HungPods),
             _ => None,
         }
     }

@@ -414,6 +414,10 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
     if !matches!(shape.owner, OwnerKind::Job(_)) {
         annotations.extend(limits(shape));
     }
+    if consents_to_force(shape) {
+        let consent = keys::FORCE_DELETION_CONSENTED.to_owned();
+        annotations.insert(keys::FORCE_DELETION.to_owned(), consent);
+    }
     metadata.labels = Some(labels);
     metadata.annotations = Some(annotations);
     let kind = match shape.owner {
@@ -437,6 +441,11 @@ pub fn pod(shape: &GangShape, name: &str, index: usize, owner: Option<&str>) -> 
             ..PodStatus::default()
         }),
     }
+}
+
+/// Whether the owner of a gang bears that its pods are deleted by force: of every other one does.
+fn consents_to_force(shape: &GangShape) -> bool {
+    shape.pods.is_multiple_of(2)
 }
 
 /// The rank that a pod of a gang was made for.

@@ -58,6 +58,8 @@ pub struct Kubelet {
     pub paused_until: u64,
     /// Whether the images of pods that come to it now never arrive.
     pub lacks_images: bool,
+    /// Whether no container dies that is told to: its process waits for a disk, say.
+    pub kills_nothing: bool,
 }
 
 /// A claim that the kubelet knows.
@@ -157,6 +159,7 @@ impl Default for Kubelet {
             informer: Informer::new(&[Kind::Pod]),
             paused_until: 0,
             lacks_images: false,
+            kills_nothing: false,
         }
     }
 }
@@ -180,6 +183,9 @@ impl Kubelet {
         for (uid, sandbox) in &self.pods {
             let object = known.pod_by_uid(uid);
             sandbox.steps(uid, object, now, driven, &mut steps);
+            if self.kills_nothing && node.containers.contains_key(uid) {
+                steps.retain(|step| *step != Step::Stop(uid.clone()));
+            }
             let unlisted = node
                 .containers
                 .get(uid)
@@ -199,7 +205,7 @@ impl Kubelet {
                 Stage::Waiting { at } | Stage::Init { until: at } => Some(*at),
                 Stage::Preparing { since, .. } => Some(since + CALL_MILLISECONDS),
                 Stage::Stopped if !sandbox.owed.is_empty() => Some(sandbox.unprepare_at),
-                Stage::Running { .. } => sandbox.dies_at,
+                Stage::Running { .. } => sandbox.dies_at.filter(|_| !self.kills_nothing),
                 Stage::Prepared | Stage::Stopped => None,
             })
             .chain((self.paused_until > 0).then_some(self.paused_until))

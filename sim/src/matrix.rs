@@ -168,7 +168,7 @@ impl EffectKind {
             ApiRequest::DeleteNodeDevices { .. } => Self::DeleteNodeDevices,
             ApiRequest::PatchPod { .. } => Self::PatchPod,
             ApiRequest::PatchPodStatus { .. } => Self::PatchPodStatus,
-            ApiRequest::DeletePod { .. } => Self::DeletePod,
+            ApiRequest::DeletePod { .. } | ApiRequest::ForceDeletePod { .. } => Self::DeletePod,
             ApiRequest::PatchJob { .. } => Self::PatchJob,
             ApiRequest::PublishQueue { .. }
             | ApiRequest::PublishTeam { .. }

@@ -36,6 +36,8 @@ pub struct ClusterOptions {
     pub muster: Option<MusterOptions>,
     /// Nodes that one process plays besides. A cluster that has any is not observed: there are no containers to see.
     pub fake_nodes: Option<FakeNodes>,
+    /// A node whose kubelet is silent is NotReady after so many seconds, instead of what suits the tests; 50 is what Kubernetes ships.
+    pub node_monitor_grace_seconds: Option<u64>,
     /// Is told every step of the start.
     pub progress: ProgressCallback,
 }
@@ -207,9 +209,10 @@ impl Cluster {
         let programs = Programs::find(directory, wanted).await?;
         let loopback = Loopback::take()?;
 
-        let grace = match options.fake_nodes {
-            Some(_) => fake_nodes::MONITOR_GRACE_SECONDS,
-            None => NODE_MONITOR_GRACE_SECONDS,
+        let grace = match (options.node_monitor_grace_seconds, options.fake_nodes) {
+            (Some(seconds), _) => seconds,
+            (None, Some(_)) => fake_nodes::MONITOR_GRACE_SECONDS,
+            (None, None) => NODE_MONITOR_GRACE_SECONDS,
         };
         let mut control_plane =
             ControlPlane::start(directory, &kube, (&loopback).into(), grace, progress).await?;

@@ -7,12 +7,14 @@
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
+//! | [`recovery_bench`] | how long it takes from a fault to the whole gang running again |
+//! | [`faults`] | faults of GPUs: injected, waited for, mended |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`containers`] | machines with real containers, where the chart is installed as it is |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
 //! | [`service`] | any program of a cluster, which can be killed, stopped, frozen and started alone |
 //! | [`vendor_webhook`] | a mutating webhook of another vendor |
-//! | [`observer`] | checks the invariants S1 to S6 and S16 from the outside, all the time |
+//! | [`observer`] | checks the invariants S1 to S8 and S16 from the outside, all the time |
 //! | [`demo`] | the demonstration: one story, told live, judged by a scenario |
 //! | [`suite`] | runs the scenarios of one cluster, judges each by the observer |
 //!
@@ -32,6 +34,7 @@ pub mod events;
 pub mod evictions;
 pub mod failure_report;
 pub mod fake_nodes;
+pub mod faults;
 pub mod gangs;
 pub mod gpu_board;
 pub mod http_get;
@@ -49,6 +52,7 @@ pub mod process;
 pub mod processes;
 pub mod programs;
 pub mod progress;
+pub mod recovery_bench;
 pub mod scale;
 pub mod service;
 pub mod suite;

@@ -55,6 +55,10 @@ const STOP_LIMIT: Duration = Duration::from_secs(5);
 pub const BOARD_FILE_ON_NODE: &str = "/run/machine/nvml.json";
 /// What stands for `/proc`, as the driver sees it.
 pub const PROC_ON_NODE: &str = "/run/machine/proc";
+/// File in a node's directory with its boot id, for drivers that are installed with [`BOOT_ID_ARGUMENT`].
+pub const BOOT_ID_FILE: &str = "boot-id";
+/// Argument by which the driver takes the node's boot id from its directory, so that a test can boot it anew.
+pub const BOOT_ID_ARGUMENT: &str = "--boot-id-file=/run/machine/boot-id";
 
 /// What a node is to be.
 #[derive(Clone, Debug, Default)]

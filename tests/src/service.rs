@@ -85,6 +85,18 @@ impl Service {
         self.spawn_as(&launch)
     }
 
+    /// Starts it once with some of its arguments exchanged, and does not wait; an error if it has not one of them.
+    pub fn spawn_with_arguments(&mut self, exchanged: &[(&str, &str)]) -> Result<()> {
+        let mut launch = self.launch.clone();
+        for (from, to) in exchanged {
+            let mut arguments = launch.arguments.iter_mut();
+            let argument = arguments.find(|argument| argument.as_os_str() == *from);
+            let argument = argument.with_context(|| format!("{} has no {from}", launch.name))?;
+            *argument = to.into();
+        }
+        self.spawn_as(&launch)
+    }
+
     /// Waits until it says that it is ready, or fails with the end of its log once it has ended.
     pub async fn wait_until_ready(&mut self) -> Result<()> {
         let name = self.name().to_owned();
@@ -220,6 +232,29 @@ mod tests {
         service.ensure_running().unwrap();
         service.start().await.unwrap();
         assert_ne!(first, service.id());
+    }
+
+    #[tokio::test]
+    async fn a_program_is_started_once_with_another_argument_and_then_as_it_was() {
+        let (_logs, mut service) = sleeper();
+        let said = |service: &Service| {
+            let file = format!("/proc/{}/cmdline", service.id().unwrap());
+            std::fs::read_to_string(file).unwrap_or_default()
+        };
+        let refused = service.spawn_with_arguments(&[("700", "800")]);
+        assert!(refused.unwrap_err().to_string().contains("has no 700"));
+        for (exchanged, expected) in [
+            (&[("600", "700")][..], "sleep\x00700"),
+            (&[], "sleep\x00600"),
+        ] {
+            service.spawn_with_arguments(exchanged).unwrap();
+            let runs = async || {
+                let line = said(&service);
+                Ok(Progress::when(line.contains(expected), || line.clone()))
+            };
+            eventually("it runs", LIMIT, runs).await.unwrap();
+            service.stop().await;
+        }
     }
 
     #[tokio::test]

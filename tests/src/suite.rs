@@ -62,6 +62,20 @@ impl Scenario {
         self
     }
 
+    /// GPUs are broken in it, and nobody is evicted for that.
+    #[must_use]
+    pub fn with_faults(mut self) -> Self {
+        self.expected = Expected::Faults;
+        self
+    }
+
+    /// GPUs are broken in it, and gangs are evicted for that.
+    #[must_use]
+    pub fn with_fault_evictions(mut self) -> Self {
+        self.expected = Expected::FaultEvictions;
+        self
+    }
+
     /// Its gangs are none, because there is no controller: their containers get GPUs all the same.
     #[must_use]
     pub fn without_controller(mut self) -> Self {

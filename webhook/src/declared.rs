@@ -19,7 +19,7 @@ const PREFIX: &str = "muster.dev/";
 /// Labels that mean something on a pod or Job.
 const LABELS: [&str; 2] = [keys::GANG, keys::TIER];
 /// Annotations that mean something on a pod or Job, besides the controller's and the shorthand.
-const ANNOTATIONS: [&str; 11] = [
+const ANNOTATIONS: [&str; 12] = [
     keys::GANG_SIZE,
     keys::MIN_COUNT,
     keys::START_TIMEOUT_SECONDS,
@@ -28,6 +28,7 @@ const ANNOTATIONS: [&str; 11] = [
     keys::MAX_RESTARTS,
     keys::PROGRESS_DEADLINE_SECONDS,
     keys::PROGRESS,
+    keys::FORCE_DELETION,
     keys::TOPOLOGY_REQUIRED,
     keys::TOPOLOGY_PREFERRED,
     CHECKPOINTED_AT,

@@ -81,6 +81,26 @@ enum Bench {
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
     },
+    /// From a fault of a GPU, or the loss of a node, to the whole gang running again, on a real control plane: taint, intent, deletion and
+    /// start, and whether anybody else was restarted.
+    Recovery {
+        /// Faults of each case. [default: 50]
+        #[arg(long)]
+        runs: Option<u32>,
+        /// GRACE:DIED: seconds of grace that ranks take (0 or 30) and how many die with their GPU (a number, or all). May be repeated.
+        /// [default: all eight]
+        #[arg(long = "case", value_name = "GRACE:DIED")]
+        cases: Vec<String>,
+        /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; 0: none. [default: 5]
+        #[arg(long)]
+        node_loss_runs: Option<u32>,
+        /// Shortens what decides about lost nodes; the report says so.
+        #[arg(long)]
+        quick: bool,
+        /// Writes what was measured as JSON, after each case anew.
+        #[arg(long, value_name = "FILE")]
+        report: Option<PathBuf>,
+    },
     /// What the engine alone costs, by kind of event, at 10,000 nodes and 50,000 waiting gangs and at less.
     Engine,
 }
@@ -169,6 +189,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             report_to(&mut command, report.as_deref())?;
         }
+        Bench::Recovery {
+            runs,
+            cases,
+            node_loss_runs,
+            quick,
+            report,
+        } => {
+            prerequisites::check()?;
+            run_program(&mut command, "muster-recovery");
+            for (name, number) in [("--runs", runs), ("--node-loss-runs", node_loss_runs)] {
+                if let Some(number) = number {
+                    command.args([name, &number.to_string()]);
+                }
+            }
+            for case in cases {
+                command.args(["--case", case]);
+            }
+            if *quick {
+                command.arg("--quick");
+            }
+            report_to(&mut command, report.as_deref())?;
+        }
         Bench::Engine => {
             command.args([
                 "--release",
@@ -227,7 +269,7 @@ mod tests {
     #[test]
     fn every_measurement_is_listed_with_what_it_measures() {
         let names = names();
-        for wanted in ["scale", "quota", "philly", "mig", "engine"] {
+        for wanted in ["scale", "quota", "philly", "mig", "recovery", "engine"] {
             let found = names.iter().find(|(name, _)| name == wanted);
             assert!(
                 found.is_some_and(|(_, about)| about.len() > 20),

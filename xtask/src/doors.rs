@@ -14,7 +14,7 @@ const DOORS: [(&str, &[&str]); 20] = [
     ("muster-serve", &[]),
     ("muster-kubelet-api", &[]),
     ("muster-cdi-hook", &[]),
-    ("muster-device", &["muster-engine", "muster-cdi-hook"]),
+    ("muster-device", &["muster-cdi-hook"]),
     ("muster-cluster", &["muster-api", "muster-engine"]),
     (
         "muster-protocol",

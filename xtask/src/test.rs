@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// The seed that a suite that samples starts from.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`.
+    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`, `faults`.
     #[arg(long)]
     all: bool,
 }
@@ -44,13 +44,14 @@ const SCENARIOS: &str = "scenarios";
 
 /// Suites on the real control plane, those that take longest first: started in this order two at a time, they end
 /// at about the same time. What is not named comes before them.
-const LONGEST_FIRST: [&str; 10] = [
+const LONGEST_FIRST: [&str; 11] = [
     "gangs",
     "node_loss",
     "shipped",
     "admission_policies",
     "outages",
     "slices",
+    "faults",
     "nodes_and_driver",
     "pod_forms",
     "device_plugins",

@@ -65,6 +65,8 @@ pub(crate) struct GangInputs<'a> {
     pub(crate) tiers: &'a BTreeMap<String, Arc<PriorityTier>>,
     /// Names of the levels of all Topologies.
     pub(crate) levels: &'a BTreeSet<String>,
+    /// How long its start may take without progress where nobody says, in seconds.
+    pub(crate) start_timeout_seconds: i64,
     /// What each of its pods asks for, by UID.
     pub(crate) requests: &'a PodRequests,
     /// Whether every node knows the rules of a request.

@@ -13,9 +13,6 @@ use super::{
 };
 use crate::{formed::PendingReason, pod::ObservedPod};
 
-/// How long a start may take without progress where nobody says otherwise: images are large.
-const START_TIMEOUT_SECONDS: i64 = 600;
-
 impl Forming<'_, '_> {
     pub(super) fn spec(
         &self,
@@ -29,7 +26,7 @@ impl Forming<'_, '_> {
         let base = self.gang.map_or_else(
             || GangSpec {
                 group: self.declared_label().cloned(),
-                start_timeout_seconds: START_TIMEOUT_SECONDS,
+                start_timeout_seconds: self.start_timeout_seconds,
                 tier: tier.as_ref().ok().and_then(|tier| tier.declared.clone()),
                 ..GangSpec::default()
             },

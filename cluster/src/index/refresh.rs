@@ -133,6 +133,7 @@ impl Index {
             team: self.namespace_team(&key.namespace),
             tiers: self.objects.priority_tiers.items(),
             levels: &self.levels,
+            start_timeout_seconds: self.config.start_timeout_seconds.into(),
             requests: &self.requests.of_pods,
             is_settled: &|request| self.is_settled(request),
         };

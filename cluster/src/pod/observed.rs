@@ -48,7 +48,7 @@ pub struct ObservedPod {
     labels: Texts,
     controller: Option<Box<OwnerReference>>,
     created_at: Option<i64>,
-    /// `spec.terminationGracePeriodSeconds`.
+    /// `spec.terminationGracePeriodSeconds`; of one that is being deleted `metadata.deletionGracePeriodSeconds`.
     ends_within_seconds: u32,
     is_deleting: bool,
     is_unschedulable: bool,
@@ -122,8 +122,9 @@ impl ObservedPod {
             labels: metadata.labels.as_ref().map(texts).unwrap_or_default(),
             controller: pod.controller().cloned().map(Box::new),
             created_at: pod.created_at(),
-            ends_within_seconds: spec
-                .and_then(|spec| spec.termination_grace_period_seconds)
+            ends_within_seconds: metadata
+                .deletion_grace_period_seconds
+                .or_else(|| spec?.termination_grace_period_seconds)
                 .map_or(ENDS_WITHIN_SECONDS, |seconds| {
                     u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
                 }),
@@ -183,7 +184,8 @@ impl ObservedPod {
         (declared, life, start, place, claims)
     }
 
-    /// How long it may take to end once it is told to, in seconds.
+    /// How long it may take to end once it is told to, in seconds; of one that is being deleted, what it was told. 0 says of that one that its
+    /// kubelet is not waited for: finalizers alone keep it.
     pub fn ends_within_seconds(&self) -> u32 {
         self.ends_within_seconds
     }
@@ -472,6 +474,7 @@ mod tests {
             "metadata": {
                 "name": "w-0", "namespace": "ml", "uid": "u", "resourceVersion": "7",
                 "creationTimestamp": "2026-11-22T00:00:09Z", "deletionTimestamp": "2026-11-22T00:01:00Z",
+                "deletionGracePeriodSeconds": 90,
                 "annotations": {"muster.dev/gang-size": "2", "example.com/other": "x"},
                 "labels": {"muster.dev/gang": "train", "app": "x"},
                 "ownerReferences": [
@@ -480,7 +483,7 @@ mod tests {
                 ],
             },
             "spec": {
-                "containers": [], "nodeName": "n0", "schedulerName": "other",
+                "containers": [], "nodeName": "n0", "schedulerName": "other", "terminationGracePeriodSeconds": 7,
                 "schedulingGates": [{"name": "a"}, {"name": "b"}],
                 "resourceClaims": [{"name": "gpus", "resourceClaimName": "c"}],
                 "tolerations": [{"key": "k"}],
@@ -538,6 +541,7 @@ mod tests {
             None,
             "nobody reads it"
         );
+        assert_eq!(kept.ends_within_seconds(), 90, "what its deletion says");
         assert_eq!(
             ObservedPod::of(&pod(&nothing)).scheduler(),
             "default-scheduler"

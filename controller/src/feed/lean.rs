@@ -1,7 +1,13 @@
 //! Objects as their watches read them: without what nobody reads ([`Receive`]).
 
-use muster_cluster::object::Receive;
-use muster_serve::watch::{Decoded, decoded::Partial};
+use muster_cluster::object::{
+    Receive,
+    unread::{Part, Unread},
+};
+use muster_serve::{
+    fields::{self, Field, Fields},
+    watch::{Decoded, decoded::Partial},
+};
 use serde::{Deserialize, Deserializer};
 
 /// An object without what nobody reads of it.
@@ -10,7 +16,26 @@ pub(super) struct Lean<K>(K);
 
 impl<'de, K: Receive> Deserialize<'de> for Lean<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        K::receive(deserializer).map(Self)
+        if K::UNREAD.is_empty() {
+            return K::deserialize(deserializer).map(Self);
+        }
+        fields::read(deserializer, But(K::UNREAD)).map(Self)
+    }
+}
+
+/// An object, or a list of objects, but for what is unread of it.
+#[derive(Clone, Copy)]
+struct But(&'static [Unread]);
+
+impl Fields for But {
+    const ARE_OF_LISTS: bool = true;
+
+    fn field(self, name: &str) -> Field<Self> {
+        match self.0.iter().find(|(unread, _)| *unread == name) {
+            Some((_, Part::Whole)) => Field::PassedOver,
+            Some((_, Part::Fields(below))) => Field::Within(Self(below)),
+            None => Field::Read,
+        }
     }
 }
 
@@ -58,6 +83,85 @@ mod tests {
         };
         assert_eq!(job.metadata.name.as_deref(), Some("a"));
         assert_eq!(job.spec.unwrap().completions, Some(4));
+    }
+
+    #[test]
+    fn all_is_read_but_what_is_passed_over() {
+        let read = |object: &Value| {
+            let Lean(pod) = serde_json::from_str::<Lean<Pod>>(&object.to_string()).unwrap();
+            pod
+        };
+        let whole = |object: &Value| serde_json::from_value::<Pod>(object.clone()).unwrap();
+        let all = json!({
+            "metadata": {"name": "a", "labels": {"env": "b"}},
+            "spec": {
+                "nodeName": "n1", "dnsPolicy": "Default",
+                "containers": [
+                    {"name": "b", "env": [{"name": "A"}], "ports": [{"containerPort": 80}]},
+                    {"name": "c", "image": "i", "command": ["d"]},
+                ],
+            },
+            "status": {
+                "phase": "Running", "podIP": "::1",
+                "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "m"}],
+            },
+        });
+        let expected = json!({
+            "metadata": {"name": "a", "labels": {"env": "b"}},
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "b", "ports": [{"containerPort": 80}]}, {"name": "c"}],
+            },
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}],
+            },
+        });
+        assert_ne!(read(&all), whole(&all));
+        assert_eq!(read(&all), whole(&expected));
+        // In any order, with what is not known, and with what is not there.
+        for spec in [
+            json!(null),
+            json!({"containers": null, "new": [{}]}),
+            json!({}),
+        ] {
+            let pod = json!({"spec": spec, "metadata": {"name": "a"}});
+            assert_eq!(read(&pod), whole(&pod), "{pod}");
+        }
+    }
+
+    #[test]
+    fn what_is_passed_over_is_never_wrong_and_all_else_is_as_it_was() {
+        let what = |error: serde_json::Error| {
+            let error = error.to_string();
+            let end = error.find(" at line").unwrap_or(error.len());
+            error[..end].to_owned()
+        };
+        let read = |object: Value| {
+            let text = object.to_string();
+            let seen: Result<Lean<Pod>, _> = serde_json::from_str(&text);
+            let all: Result<Pod, _> = serde_json::from_str(&text);
+            (seen.map(drop).map_err(what), all.map(drop).map_err(what))
+        };
+        let of_container = |container: Value| json!({"spec": {"containers": [container]}});
+        let (seen, all) = read(of_container(json!({"name": "a", "env": 7})));
+        assert!(seen.is_ok() && all.is_err(), "{seen:?}, {all:?}");
+        for object in [
+            of_container(json!({"name": 7})),
+            of_container(json!("none")),
+            json!({"spec": "none"}),
+            json!({"spec": {"containers": {}}}),
+            json!({"status": 7}),
+            json!([]),
+        ] {
+            let (seen, all) = read(object.clone());
+            assert!(seen.is_err(), "{object}");
+            assert_eq!(seen, all, "{object}");
+        }
+        // The names of fields are text like any other.
+        let odd = r#"{"s\u0070ec": {"c\u006fntainers": [{"\u0065nv": 7, "n\u0061me": "a"}]}}"#;
+        let Lean(pod) = serde_json::from_str::<Lean<Pod>>(odd).unwrap();
+        assert_eq!(pod.spec.unwrap().containers[0].name, "a");
     }
 
     /// The smallest part is left out, and named by its path, as of an object that is read whole.

@@ -18,6 +18,7 @@ fn machine() -> Machine {
         excluded_namespaces: [].into(),
         excepted_device_classes: [].into(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     }))
 }
 

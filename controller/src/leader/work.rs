@@ -334,6 +334,7 @@ mod tests {
             excluded_namespaces: [].into(),
             excepted_device_classes: [].into(),
             default_team: None,
+            start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
         }));
         let mut work = Work::new(
             machine,

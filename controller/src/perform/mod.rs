@@ -131,7 +131,28 @@ impl Performer {
             } => self.delete_node_devices(node, uid, resource_version).await,
             ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
             ApiRequest::PatchPodStatus { key, patch } => self.patch_pod_status(key, patch).await,
-            ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid).await,
+            ApiRequest::DeletePod { key, uid } => {
+                let only_it = Preconditions {
+                    uid: Some(uid.clone()),
+                    resource_version: None,
+                };
+                let params = DeleteParams {
+                    preconditions: Some(only_it),
+                    ..DeleteParams::default()
+                };
+                self.delete_pod(key, &params).await
+            }
+            ApiRequest::ForceDeletePod {
+                key,
+                uid,
+                resource_version,
+            } => {
+                let params = DeleteParams {
+                    grace_period_seconds: Some(0),
+                    ..only_as_seen(uid, resource_version)
+                };
+                self.delete_pod(key, &params).await
+            }
             ApiRequest::PatchJob { key, patch, .. } => self.patch_job(key, patch).await,
             ApiRequest::PublishQueue {
                 namespace,
@@ -269,17 +290,11 @@ impl Performer {
         told(answer::version(&self.client, call).await, pod_of)
     }
 
-    /// With the grace period that the pod says. A pod that its kubelet has to end first is answered as it is until then.
-    async fn delete_pod(&self, key: &ObjectKey, uid: &str) -> Written {
-        let params = DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(uid.to_owned()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
+    /// With the grace period that the pod says, unless another one is given. A pod that its kubelet has to end first is answered as it is
+    /// until then.
+    async fn delete_pod(&self, key: &ObjectKey, params: &DeleteParams) -> Written {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let call = pods.delete(&key.name, &params);
+        let call = pods.delete(&key.name, params);
         let answer = within(CALL_LIMIT, call).await.map_err(failed)?;
         answer
             .left()
@@ -491,6 +506,7 @@ pub fn name(write: &ApiRequest) -> &'static str {
         ApiRequest::PatchPod { .. } => "PatchPod",
         ApiRequest::PatchPodStatus { .. } => "PatchPodStatus",
         ApiRequest::DeletePod { .. } => "DeletePod",
+        ApiRequest::ForceDeletePod { .. } => "ForceDeletePod",
         ApiRequest::PatchJob { .. } => "PatchJob",
         ApiRequest::PublishQueue { .. } => "PublishQueue",
         ApiRequest::PublishTeam { .. } => "PublishTeam",

@@ -388,6 +388,27 @@ async fn an_evicted_pod_is_told_in_its_status_and_deleted_by_its_uid_with_a_grac
 }
 
 #[tokio::test]
+async fn a_pod_is_deleted_by_force_without_grace_and_only_as_it_was_judged() {
+    let status = json!({"apiVersion": "v1", "kind": "Status", "metadata": {}, "status": "Success"});
+    let api = ScriptedApi::new([(200, status), failure(409, "resourceVersion")]);
+    let force = ApiRequest::ForceDeletePod {
+        key: key(Kind::Pod, "team-a", "w-0"),
+        uid: "u-1".to_owned(),
+        resource_version: "8".to_owned(),
+    };
+    let gone = perform(&api, force.clone()).await;
+    assert!(matches!(gone, Outcome::Done(None)), "{gone:?}");
+    assert!(matches!(perform(&api, force).await, Outcome::Conflict));
+    let asked = api.asked();
+    assert_eq!(asked[0].what, "DELETE /api/v1/namespaces/team-a/pods/w-0");
+    assert_eq!(
+        asked[0].body["preconditions"],
+        json!({"uid": "u-1", "resourceVersion": "8"})
+    );
+    assert_eq!(asked[0].body["gracePeriodSeconds"], json!(0));
+}
+
+#[tokio::test]
 async fn a_job_is_patched_as_it_was_seen() {
     let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "fit", "resourceVersion": "8"}});
     let api = ScriptedApi::new([(200, job)]);

@@ -40,6 +40,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         excluded_namespaces: [].into(),
         excepted_device_classes: [].into(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     });
     let metrics = Metrics::new("takeover", "0");
     let (_lease, leadership) = watch::channel(Leadership::Leader);

@@ -52,8 +52,6 @@ pub enum Cause {
     DetailedXid(u32, XidDetail),
     /// The driver says what has to be done with the GPU (NVML's field 230).
     RecoveryAction(u32),
-    /// NVML says that the GPU fell off the bus.
-    Lost,
     /// Memory has an error that cannot be corrected.
     DoubleBitEcc,
     /// An application used memory that is known to be broken.
@@ -107,7 +105,6 @@ impl Cause {
     pub fn lasts(self) -> bool {
         match self {
             Self::RecoveryAction(_)
-            | Self::Lost
             | Self::RowRemapPending
             | Self::RowRemapFailure
             | Self::LinksDown(_)
@@ -151,7 +148,6 @@ impl fmt::Display for Cause {
                 write!(formatter, " {count} times within {within_seconds} s")
             }
             Self::RecoveryAction(action) => write!(formatter, "recovery action {action}"),
-            Self::Lost => formatter.write_str("GPU lost"),
             Self::DoubleBitEcc => formatter.write_str("double-bit ECC error"),
             Self::ContainedPoison => formatter.write_str("contained use of broken memory"),
             Self::FatalPoison => formatter.write_str("use of broken memory"),

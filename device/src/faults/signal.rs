@@ -104,7 +104,6 @@ impl Cause {
             Self::Xid(code) => return Some(Subject::Xid(code, None)),
             Self::DetailedXid(code, detail) => return Some(Subject::Xid(code, Some(detail))),
             Self::RecoveryAction(_)
-            | Self::Lost
             | Self::Repeated { .. }
             | Self::ResetInVain(_)
             | Self::CheckFailed(_) => return None,

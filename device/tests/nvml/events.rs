@@ -185,6 +185,7 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
     assert_eq!(healthy.recovery_action, Some(0));
     assert_eq!(healthy.row_remap_pending, Some(false));
     assert_eq!(healthy.row_remap_failure, Some(false));
+    assert_eq!(healthy.is_throttled, Some(false));
     assert!(healthy.active_links > Some(0), "{healthy:?}");
     let found = healthy.observations(
         &Catalogue::shipped(),
@@ -200,11 +201,14 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
             has_failed: true,
             ..RemappedRows::default()
         };
+        // For heat; that it is idle (1) would harm nobody.
+        card.throttle_reasons = 0x41;
     });
     let broken = backend.condition(&gpu.uuid).unwrap();
     assert_eq!(broken.recovery_action, Some(4));
     assert_eq!(broken.row_remap_pending, Some(true));
     assert_eq!(broken.row_remap_failure, Some(true));
+    assert_eq!(broken.is_throttled, Some(true));
     assert_eq!(backend.recovery_action(&gpu.uuid), Ok(Some(4)));
     // Errors are told by their number.
     assert_eq!(broken.errors.corrected_ecc, Some(0));

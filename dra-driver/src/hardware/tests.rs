@@ -1,12 +1,13 @@
 //! Slices on the mock library.
 
-use std::fs;
-
-use muster_device::{BackendConfig, Gpu, LibrarySource, Placement, cdi};
-use nvidia_ml_mock::{Failure, STATE_FILE, State, StateFile};
+use muster_device::{Gpu, Placement};
+use nvidia_ml_mock::{Failure, State, StateFile};
 
 use super::*;
-use crate::prepare::{ClaimRef, RecordState, Write};
+use crate::{
+    mock_node::{self, EIGHT_H100, MockNode},
+    prepare::{RecordState, Write},
+};
 
 /// `nvmlReturn_t` for what nobody knows.
 const UNKNOWN: u32 = 999;
@@ -21,35 +22,24 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
-    fixture_of("h100-nvswitch-8")
+    fixture_of(EIGHT_H100)
 }
 
 fn fixture_of(board: &str) -> Fixture {
-    let directory = tempfile::tempdir().unwrap();
-    let library = directory.path().join("libnvidia-ml.so.1");
-    fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-    let card = StateFile::at(directory.path().join(STATE_FILE));
-    let state = State {
-        board: board.to_owned(),
-        ..State::default()
-    };
-    card.write(&state).unwrap();
-    let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
-    let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
+    let node = MockNode::of(board, None);
+    let gpu = node.backend.gpus().unwrap().gpus.swap_remove(0).gpu;
     let in_mig_mode = |state: &mut State| {
         let card = state.card(&gpu.uuid);
         card.mig_current = true;
         card.mig_pending = true;
     };
-    card.change(in_mig_mode).unwrap();
-    let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
-    let store = Store::open(directory.path().join("state"), cdi).unwrap();
+    node.card.change(in_mig_mode).unwrap();
     Fixture {
-        card,
-        hardware: Hardware::new(Arc::new(backend)),
-        store,
+        card: node.card,
+        hardware: Hardware::new(node.backend),
+        store: node.store,
         gpu,
-        _directory: directory,
+        _directory: node.directory,
     }
 }
 
@@ -68,11 +58,7 @@ impl Fixture {
     fn record(&self, state: RecordState) {
         let lock = self.store.lock().unwrap();
         let record = Record {
-            claim: ClaimRef {
-                uid: "c".to_owned(),
-                namespace: "ml".to_owned(),
-                name: "claim".to_owned(),
-            },
+            claim: mock_node::claim(),
             state,
             call: Some("i/1".to_owned()),
             by_name: None,

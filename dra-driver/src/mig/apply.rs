@@ -419,51 +419,37 @@ fn log(told: &mut BTreeMap<String, String>, gpu: String, goal: &Goal, state: Str
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, thread};
+    use std::thread;
 
-    use muster_device::{BackendConfig, Gpu, LibrarySource, Placement, cdi};
-    use nvidia_ml_mock::{Hang, STATE_FILE, State, StateFile};
+    use muster_device::{Gpu, Placement};
+    use nvidia_ml_mock::{Hang, State, StateFile};
 
     use super::*;
-    use crate::prepare::{
-        Acknowledged, AllocatedDevice, ClaimRef, RecordState, RecordedDevice, Write,
+    use crate::{
+        mock_node::{self, BOOT, MockNode},
+        prepare::{AllocatedDevice, Write},
     };
 
     /// A node with one board, of which the first GPU is looked at.
     struct Stage {
         directory: tempfile::TempDir,
         card: StateFile,
-        backend: Backend,
+        backend: Arc<Backend>,
         store: Store,
         gpu: Gpu,
     }
 
     impl Stage {
         fn new() -> Self {
-            let directory = tempfile::tempdir().unwrap();
-            let library = directory.path().join("libnvidia-ml.so.1");
-            fs::copy(nvidia_ml_mock::library().unwrap(), &library).unwrap();
-            let card = StateFile::at(directory.path().join(STATE_FILE));
-            let state = State {
-                board: "h100-nvswitch-8".to_owned(),
-                ..State::default()
-            };
-            card.write(&state).unwrap();
-            let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+            let node = MockNode::new();
+            node.acknowledge();
+            let MockNode {
+                directory,
+                card,
+                backend,
+                store,
+            } = node;
             let gpu = backend.gpus().unwrap().gpus.swap_remove(0).gpu;
-            let cdi = cdi::Directory::new(directory.path(), "gpu.muster.dev", directory.path());
-            let store = Store::open(directory.path().join("state"), cdi).unwrap();
-            let lock = store.lock().unwrap();
-            let known = Write::PutNode {
-                boot_id: "boot".to_owned(),
-                acknowledged: Some(Acknowledged {
-                    uid: None,
-                    generation: 0,
-                    enforce: false,
-                }),
-            };
-            store.apply(&lock, &known).unwrap();
-            drop(lock);
             Self {
                 directory,
                 card,
@@ -493,14 +479,14 @@ mod tests {
                 let live = self.backend.mig_instances(&wanted.uuid).unwrap_or_default();
                 let steps = goal.steps(&wanted.mig, &live, &[], true).unwrap();
                 let Some(step) = steps.first() else { return };
-                take(&self.backend, &self.store, "boot", &wanted, &[], step).unwrap();
+                take(&self.backend, &self.store, BOOT, &wanted, &[], step).unwrap();
             }
             panic!("{goal:?} is not reached");
         }
 
         fn noted(&self) -> BTreeSet<String> {
             let lock = self.store.lock().unwrap();
-            self.store.layout_slices(&lock, "boot").unwrap()
+            self.store.layout_slices(&lock, BOOT).unwrap()
         }
     }
 
@@ -531,7 +517,7 @@ mod tests {
         let refused = take(
             &stage.backend,
             &stage.store,
-            "boot",
+            BOOT,
             &wanted,
             &[],
             &Step::SwitchOff,
@@ -549,14 +535,14 @@ mod tests {
         let uuid = stage.gpu.uuid.clone();
         assert!(stage.backend.set_mig_mode(&uuid, true).unwrap().current);
         let lock = stage.store.lock().unwrap();
-        let record = record_of_whole(&uuid);
+        let record = mock_node::prepared(Unit::whole(uuid.clone()));
         stage.store.apply(&lock, &Write::PutRecord(record)).unwrap();
         drop(lock);
         let wanted = stage.wanted(Goal::Whole);
         let refused = take(
             &stage.backend,
             &stage.store,
-            "boot",
+            BOOT,
             &wanted,
             &[],
             &Step::SwitchOff,
@@ -579,11 +565,7 @@ mod tests {
         };
         let told = |allocated: Vec<AllocatedDevice>| {
             let claim = Claim {
-                reference: ClaimRef {
-                    uid: "c".to_owned(),
-                    namespace: "ml".to_owned(),
-                    name: "train".to_owned(),
-                },
+                reference: mock_node::claim(),
                 by_name: None,
                 invalid_config: None,
                 pods: Vec::new(),
@@ -608,29 +590,6 @@ mod tests {
         assert!(told(elsewhere).is_empty());
     }
 
-    fn record_of_whole(gpu: &str) -> Record {
-        Record {
-            claim: ClaimRef {
-                uid: "c".to_owned(),
-                namespace: "ml".to_owned(),
-                name: "train".to_owned(),
-            },
-            state: RecordState::Prepared,
-            call: None,
-            by_name: None,
-            pods: Vec::new(),
-            devices: vec![RecordedDevice {
-                request: "gpu".to_owned(),
-                pool: "node-0".to_owned(),
-                device: "gpu-0".to_owned(),
-                unit: Unit::whole(gpu),
-                minor: 0,
-                admin_access: false,
-                slice: None,
-            }],
-        }
-    }
-
     #[test]
     fn a_gpu_that_hangs_while_it_is_changed_holds_up_no_claim_of_another() {
         let stage = Stage::new();
@@ -652,7 +611,7 @@ mod tests {
         card.change(hangs).unwrap();
         let taking = {
             let store = store.clone();
-            thread::spawn(move || take(&backend, &store, "boot", &wanted, &[], &Step::SwitchOn))
+            thread::spawn(move || take(&backend, &store, BOOT, &wanted, &[], &Step::SwitchOn))
         };
         // Whoever has the lock of the checkpoint, and finds that of the GPU taken, saw that the first is free while it is changed.
         let mut is_free = false;

@@ -9,6 +9,8 @@
 //! * **The same devices, and a pod of the record is still in `reservedFor`.** An allocation ends only with the last pod
 //!   there, and no pod that ran returns to that list: it is that allocation. The call is answered from the record, whatever
 //!   is permitted by now, and the CDI file is written again.
+//!   Slices of GPUs are compared with those that are there first, by place, profile, numbers and UUID: while a GPU does not list its slices the
+//!   call waits, and is refused in the end. Nothing that runs is touched by that: the kubelet asks when it makes a sandbox.
 //! * **Anything else** is an earlier allocation, or cannot be told from one. What it gave is given back like what is
 //!   unprepared: not while anything uses it (rule 6). Until then the call waits, and is refused in the end. After that
 //!   the claim is judged as if it had never been prepared.

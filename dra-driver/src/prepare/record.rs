@@ -13,7 +13,7 @@ use super::{
     machine::{Machine, Stage},
     permit,
     slice::{PlacedSlice, RecordedSlice, SliceMode},
-    slices::{Removal, Then},
+    slices::{Removal, Then, unlisted_slices},
     task::{After, Decision, plain},
     view::View,
 };
@@ -120,21 +120,23 @@ impl Machine {
         effects: &mut Vec<Effect>,
     ) -> Decision {
         let mark = self.mark(id);
-        let now = self.now();
         let found = self.calls.get_mut(&id);
         let Some((claim, call)) = found.and_then(|call| Some((call.found.clone()?, call))) else {
             let refusal = plain("the claim was not read".to_owned());
             return (Vec::new(), After::Answer(id, Answer::Refused(refusal)));
         };
-        let is_over = now >= call.give_up_at;
         match Earlier::of(&claim, &mark, disk, live) {
             Earlier::SameAllocation(record) => {
                 let unseen = unseen(cut_gpus(record), live);
-                // What cannot be looked at until the end may be there.
-                if unseen.is_empty() || is_over {
-                    return self.answer_from(id, record, &claim);
+                if !unseen.is_empty() {
+                    return self.look_or_give_up(id, unseen, disk);
                 }
-                self.look_or_give_up(id, unseen, disk)
+                // Names say what was allocated, and not what lies there: by the numbers of slices that are gone a container would be given
+                // another's.
+                if let Some(refusal) = unlisted_slices(record, live) {
+                    return self.wait_or_give_up(id, &refusal, disk);
+                }
+                self.answer_from(id, record, &claim)
             }
             Earlier::OtherAllocation(record) if call.looks_at_record => {
                 let unseen = unseen(record.units().map(|unit| &unit.gpu), live);

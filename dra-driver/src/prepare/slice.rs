@@ -289,7 +289,8 @@ impl Record {
         self
     }
 
-    /// Whether all its slices are among those that are there. What cannot be listed may be.
+    /// Whether all its slices are among those that are there. What cannot be listed may be: it is not taken for gone, and no answer goes by it
+    /// ([`super::slices::unlisted_slices`]).
     pub(super) fn is_there(&self, live: &LiveSlices) -> bool {
         self.devices.iter().all(|device| {
             let Some(slice) = &device.slice else {

@@ -389,6 +389,16 @@ impl Machine {
     }
 }
 
+/// Why it cannot be told whether the slices of a record lie where it says, if it cannot: a GPU of theirs was looked at and does not list them.
+pub(super) fn unlisted_slices(record: &Record, live: &LiveSlices) -> Option<Refusal> {
+    let mut slices = record.devices.iter().filter(|it| it.slice.is_some());
+    slices.find_map(|device| {
+        let gpu = &device.unit.gpu;
+        let cause = live.get(gpu)?.as_ref().err()?;
+        Some(unlisted(&record.claim, gpu, cause))
+    })
+}
+
 fn unlisted(claim: &ClaimRef, gpu: &str, cause: &str) -> Refusal {
     Refusal {
         reason: Some(Reason::DeviceUnknown),

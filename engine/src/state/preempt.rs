@@ -4,6 +4,7 @@
 //! Team's fungibility says; the best of them is chosen.
 //! Where devices of several sizes match, it is asked by the least charge first, and by larger ones if no place results: a place is one that
 //! kube-scheduler's allocator would come to, with devices of just that charge.
+//! Where it has no place with devices of any size, whoever goes, that is found out once, and larger ones are not asked for.
 //! Only the Team's policy and what will be charged decide who may ([`super::moments`], [`crate::quota`]); who was not told as running, is protected by a
 //! minimum run time, or was to go and did not, is left out. Who ends by itself is counted on first: nobody else goes where that is
 //! enough. There is no preemption without a place: the nodes are planned as if
@@ -358,7 +359,7 @@ impl State {
                 at,
             };
             let kept = self.as_it_may_borrow(on, &mut tree);
-            let found = self.find_victims_on(on, &mut tree, work.now, in_vain);
+            let found = self.find_victims_on(on, &mut tree, work, in_vain);
             tree.allow_borrowing(node, kept);
             if found.is_some_and(|found| search.offer(found.suits(), Some(found)).is_break()) {
                 fits = None;
@@ -390,7 +391,7 @@ impl State {
         &self,
         on: On<'_>,
         tree: &mut QuotaTree,
-        now: Timestamp,
+        work: &mut Work,
         in_vain: &mut InVain,
     ) -> Option<Preempting> {
         let (assignments, at) = (on.assignments, on.at);
@@ -401,13 +402,44 @@ impl State {
             .ways(assignment, assignments, &self.cluster, MOST_WAYS)
             .ok()?;
         let mut most_looks = MOST_LOOKS;
-        for way in &ways {
-            match self.find_victims_by(&candidate, way, most_looks, tree, now, in_vain) {
+        for (number, way) in ways.iter().enumerate() {
+            if number == 1 && self.has_no_place_whoever_goes(&candidate, &ways, tree, work.now) {
+                return None;
+            }
+            work.visited.searches += 1;
+            match self.find_victims_by(&candidate, way, most_looks, tree, work.now, in_vain) {
                 ControlFlow::Break(found) => return found,
                 ControlFlow::Continue(()) => most_looks = MORE_LOOKS,
             }
         }
         None
+    }
+
+    /// Whether a gang has no place, be it with devices that are charged more than by any of these ways, even if everybody were gone whom it may
+    /// ask by one of them. Then each further search would be in vain like the first, and what helps one helps the first, too: what comes
+    /// free, and who can be asked from then on. `false` also where that is not found out in time.
+    fn has_no_place_whoever_goes(
+        &self,
+        candidate: &Candidate<'_>,
+        ways: &[Way],
+        tree: &QuotaTree,
+        now: Timestamp,
+    ) -> bool {
+        let asked = ways.iter().flat_map(|way| way.asked.keys());
+        let asked: BTreeSet<PairId> = asked.copied().collect();
+        let everybody = self.preemptable(candidate, tree, &asked, None, true, now);
+        // Others can be asked later by time alone: that what they would free is no place is not known.
+        if everybody.more_at.is_some() {
+            return false;
+        }
+        let running = everybody.gangs;
+        let with_any_devices = Way {
+            asked: QuotaRequest::new(),
+            most_per_device: None,
+        };
+        let mut places = Without::of(self, candidate, &with_any_devices, &running, MORE_LOOKS);
+        let all: Vec<usize> = (0..running.len()).collect();
+        matches!(places.verdict_without(&all), Some(Verdict::NoPlace(_)))
     }
 
     /// Who gives way to a gang that is charged so. It goes on where no place results whoever goes: larger devices may have one.
@@ -1114,7 +1146,8 @@ impl<'a> Without<'a> {
         })
     }
 
-    fn plan_without(&mut self, positions: &[usize]) -> Option<Plan> {
+    /// `None`: the search for places has given up.
+    fn verdict_without(&mut self, positions: &[usize]) -> Option<Verdict> {
         let cluster = &self.state.cluster;
         if cluster.visited() >= self.most_visits {
             self.gave_up = true;
@@ -1130,7 +1163,11 @@ impl<'a> Without<'a> {
             .collect();
         cluster.note_visits(gone.len() as u64);
         let view = cluster.opened(&self.opened, &gone);
-        match plan(cluster, &view, &self.request, &mut self.effort) {
+        Some(plan(cluster, &view, &self.request, &mut self.effort))
+    }
+
+    fn plan_without(&mut self, positions: &[usize]) -> Option<Plan> {
+        match self.verdict_without(positions)? {
             Verdict::Placed(plan) => {
                 let exact = self.state.charged(self.candidate, &plan);
                 exact

@@ -177,6 +177,31 @@ fn nobody_gives_way_where_the_memory_that_he_has_is_no_place_for_a_slice() {
     }
 }
 
+/// Who asks for memory is asked for by each size that there is: three here. None of them has a place.
+#[test]
+fn where_no_size_has_a_place_whoever_goes_that_is_found_out_once_and_not_for_each_size() {
+    let searches = |asked: Gang| {
+        let mut state = state(vec![cut_node("n", "s/l", 1)], vec![preempting(8)]);
+        for (pod, priority, part) in [
+            ("large", 20, (0, THREE_SLICES, 0)),
+            ("middle", 20, (0, TWO_SLICES, 4)),
+            ("small", 0, (0, ONE_SLICE, 6)),
+        ] {
+            runs(&mut state, priority, &hold_part(pod, "a", "n", part));
+        }
+        submit(&mut state, [with_priority(10, asked)]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty());
+        assert_eq!(victims(&decisions), Vec::<String>::new());
+        decisions.visited.searches
+    };
+    let two_slices = first_of("g-0-memory", &[TWO_SLICES]);
+    let of_one_size = gang_of("g", "a", vec![pod("g-0", vec![two_slices])]);
+    let of_one_size = searches(of_one_size);
+    assert!(of_one_size > 0, "the smallest may be asked");
+    assert_eq!(searches(memory_gang("g", "a", 1, 2)), of_one_size);
+}
+
 #[test]
 fn the_holder_of_a_slice_gives_way_to_a_whole_gpu_which_starts_once_it_is_released() {
     let mut state = state(vec![cut_node("n", "s/l", 1)], vec![preempting(1)]);

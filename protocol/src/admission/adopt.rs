@@ -204,6 +204,10 @@ pub(crate) fn may_enforce(context: PollContext<'_>, node: &str) -> bool {
 
 /// What the driver lists as held and no permit names, after it has answered for this very object. Where there is no Node, that proves
 /// the release ([`crate::nodes::loss`]), whatever a machine that lives on lists: it comes back with a Node of that name.
+///
+/// What an attempt holds does not come back like that while it is not known what becomes of the attempt: a write of its Gang was not
+/// answered, say. As a withdrawn permit it would stay withdrawn, for one of that pod and attempt stands then, and its pod may live on. Until
+/// that is known the Gang and the intent charge it.
 pub(crate) fn permit_held(
     context: PollContext<'_>,
     node: &str,
@@ -217,11 +221,35 @@ pub(crate) fn permit_held(
     let mut named: BTreeSet<String> = permits
         .flat_map(|permit| permit.claim_uids.iter().cloned())
         .collect();
-    for held in devices.status.iter().flat_map(|status| &status.held) {
-        if named.insert(held.claim_uid.clone()) {
+    let held = devices.status.iter().flat_map(|status| &status.held);
+    let unnamed = held.filter(|held| !named.contains(&held.claim_uid));
+    let unnamed: Vec<&Held> = unnamed.collect();
+    if unnamed.is_empty() {
+        return;
+    }
+    let undecided = claims_of_undecided(context, node);
+    for held in unnamed {
+        let claim = held.claim_uid.as_str();
+        if !undecided.contains(claim) && named.insert(claim.to_owned()) {
             spec.permits.push(returned(context, node, held));
         }
     }
+}
+
+/// Claims that Gangs carry for pods of this node, and of which it is not known yet what becomes of their attempt. Whoever finds it out has the
+/// node looked at again.
+fn claims_of_undecided<'a>(context: PollContext<'a>, node: &str) -> BTreeSet<&'a str> {
+    let mut claims = BTreeSet::new();
+    for key in context.plans.on_node(node) {
+        let view = context.views.of(key).filter(|view| view.is_undecided());
+        let Some(plan) = view.and_then(|_| context.plans.carried(key)) else {
+            continue;
+        };
+        for place in plan.places.get(node).into_iter().flatten() {
+            claims.extend(plan.ranks[*place].claims.iter().map(String::as_str));
+        }
+    }
+    claims
 }
 
 /// The permit that a claim comes back as. It is charged only as far as the API server itself says that the claim has

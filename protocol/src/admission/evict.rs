@@ -39,8 +39,6 @@ use muster_engine::recovery::Action;
 /// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
 /// one by one.
 const FOR_GOOD_SECONDS: u64 = 5;
-/// How long a rank may have failed while others go on where its Gang does not say, in seconds.
-const FAILURE_GRACE_SECONDS: i64 = 60;
 
 /// Why the attempt that a Gang carries is to be evicted now, if it is. `view`: where it is, and what is wrong with it.
 pub(crate) fn due(
@@ -202,8 +200,10 @@ fn delay_seconds(
         Reason::PodFailed if died_of_a_fault(context, plan) => Some(0),
         Reason::PodFailed => {
             let spec = gang_status::limits(context, &plan.key, gang);
-            let grace = spec.restart.failure_grace_seconds;
-            u64::try_from(grace.unwrap_or(FAILURE_GRACE_SECONDS)).ok()
+            let Some(grace) = spec.restart.failure_grace_seconds else {
+                return Some(context.config.recovery.failure_grace_seconds);
+            };
+            u64::try_from(grace).ok()
         }
         _ if obstacle(context, plan).is_none() => None,
         _ if has_living(context, plan) && is_obstacle_for_good(context, plan) => {

@@ -79,6 +79,11 @@ impl View {
     pub(crate) fn is_under_way(&self) -> bool {
         (Stage::Carried..=Stage::Started).contains(&self.stage)
     }
+
+    /// Whether its Gang carries an attempt of which it is not known yet what becomes of it, since an answer is owed first.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.intent == Some(IntentState::Undecided) && self.stage >= Stage::Carried
+    }
 }
 
 /// The views of all gangs that were looked at, and what nodes need of them.

@@ -11,7 +11,7 @@ use crate::{
     feed::running,
     injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
-    outward::{evict, gang_status, restarts},
+    outward::{evict, force, gang_status, restarts},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -31,6 +31,14 @@ pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Optio
         && let Some(refused) = evict::refused_resumption(context, gang)
     {
         why.details = format!("{}; {refused}", why.details);
+    }
+    // Whoever makes its pods may wait for the old ones though the gang itself does not.
+    if matches!(
+        why.reason,
+        Reason::MissingPods | Reason::Evicting | Reason::WaitingForRelease
+    ) && let Some(hanging) = force::told(context, key, gang)
+    {
+        why.details = format!("{}; {hanging}", why.details);
     }
     Some(why)
 }
@@ -150,19 +158,20 @@ fn backing_off(
     let now = context.now.monotonic_seconds;
     let uid = gang.metadata.uid.as_deref().unwrap_or_default();
     let since = context.clocks.pauses_since(uid).unwrap_or(now);
-    let pause = gang_status::pause_seconds(status);
+    let recovery = &context.config.recovery;
+    let pause = gang_status::pause_seconds(status, recovery);
     let most = since.saturating_add(pause);
     let mut until = now
         .saturating_add(u64::try_from(left).unwrap_or(0))
         .min(most);
-    if left > -gang_status::MOST_BACK_OFF_SECONDS {
-        let shortest = u64::try_from(gang_status::FIRST_BACK_OFF_SECONDS).unwrap_or(0);
+    if left > -recovery.longest_pause_seconds() {
+        let shortest = u64::from(recovery.retry_pause_seconds);
         until = until.max(since.saturating_add(shortest.min(pause)));
     }
     if context.has_come(until) {
         return None;
     }
-    let times = gang_status::attempts_in_vain(status);
+    let times = gang_status::attempts_in_vain(status, recovery);
     Some(PendingReason {
         reason: Reason::BackingOff,
         details: format!(

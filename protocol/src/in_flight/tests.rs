@@ -18,6 +18,7 @@ fn index() -> Index {
         excluded_namespaces: BTreeSet::new(),
         excepted_device_classes: BTreeSet::new(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     })
 }
 
@@ -65,6 +66,28 @@ fn the_third_refusal_is_believed_for_a_minute_and_each_later_one_for_twice_as_lo
     ] {
         let seconds = refused(times, "no").map(|(_, seconds)| seconds);
         assert_eq!(seconds, believed, "{times} refusals");
+    }
+}
+
+#[test]
+fn what_is_right_only_as_long_as_it_was_judged_is_never_sent_again_as_it_is() {
+    let delete = ApiRequest::DeletePod {
+        key: key(Kind::Pod),
+        uid: "uid".to_owned(),
+    };
+    let force = ApiRequest::ForceDeletePod {
+        key: key(Kind::Pod),
+        uid: "uid".to_owned(),
+        resource_version: "7".to_owned(),
+    };
+    for (write, again) in [(delete, 1), (force, 0)] {
+        let (index, mut flights) = (index(), InFlightWrites::new(1));
+        let effect = flights.send(&index, write, now(1_000)).unwrap();
+        flights.settle(&index, effect.id, &Outcome::Unknown, now(1_000));
+        assert!(flights.advance(&index, now(1_000)).0.is_empty());
+        assert!(flights.busy(&key(Kind::Pod)), "not at once");
+        assert_eq!(flights.advance(&index, now(1_001)).0.len(), again);
+        assert_eq!(flights.busy(&key(Kind::Pod)), again > 0);
     }
 }
 

@@ -251,6 +251,7 @@ fn seen() -> Index {
         excluded_namespaces: [].into(),
         excepted_device_classes: [].into(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     });
     let permits = vec![permit("a", "vision"), permit("b", "speech")];
     let devices = NodeDevices::new(

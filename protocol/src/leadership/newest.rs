@@ -14,9 +14,14 @@
 //! written by UID and resourceVersion, so they find neither, however late they come. A creation that comes late
 //! permits nothing; what is made of it goes by the rule again, and by then the Ledger says who leads.
 //!
+//! **Where the Ledger cannot be read** nothing is added, and nothing is looked at either: a proof that fails tells no node anything. The
+//! nodes that wait stay as they are, and one read is asked for all of them: as many seconds after the one that failed as the
+//! configuration says for everything that is tried again. Only the nodes that a proof covers are looked at.
+//!
 //! **Who else writes.** An administrator may delete the object at any time, once or often, and drivers move its version: both only make
 //! a write fail. A proof that is told twice, late or never covers less, never more. It costs nothing in the usual course: nodes
-//! are planned whose objects were seen before, so the commit of an admission is itself the proof for its permits.
+//! are planned whose objects were seen before, so the commit of an admission is itself the proof for its permits. What was weighed and left:
+//! `docs/adr/0046-one-proof-each-of-release-and-of-leadership.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +36,7 @@ pub(crate) struct NewestLeader {
     unproved: BTreeMap<String, u64>,
     /// Proofs under way, and how many objects had come into sight when each began: those it covers.
     under_way: BTreeMap<EffectId, u64>,
-    /// Nodes whose permits wait for a proof.
+    /// Nodes whose permits wait for a proof. One whose permits are not wanted any more stays until the next proof.
     waiting: BTreeSet<String>,
 }
 
@@ -64,15 +69,29 @@ impl NewestLeader {
         self.under_way.insert(effect, self.seen);
     }
 
-    /// Its answer: whether it succeeded. Returns the nodes that waited: they are looked at again, and wait again if it did not.
+    /// Its answer: whether it succeeded. Returns the nodes that waited and wait no more; if it did not, nobody has anything to
+    /// look at for it.
     fn end(&mut self, effect: EffectId, is_proof: bool) -> BTreeSet<String> {
         let Some(covered) = self.under_way.remove(&effect) else {
             return BTreeSet::new();
         };
-        if is_proof {
-            self.unproved.retain(|_, seen| *seen > covered);
+        if !is_proof {
+            return BTreeSet::new();
         }
-        std::mem::take(&mut self.waiting)
+        self.unproved.retain(|_, seen| *seen > covered);
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (unproved, proved) = waiting.partition(|node| self.unproved.contains_key(node));
+        self.waiting = unproved;
+        proved
+    }
+
+    /// Whether a node waits for a proof, and none is under way that would do.
+    fn lacks_proof(&self) -> bool {
+        let newest = self.under_way.values().max();
+        self.waiting.iter().any(|node| {
+            let seen = self.unproved.get(node).copied().unwrap_or_default();
+            newest.is_none_or(|covered| *covered < seen)
+        })
     }
 }
 
@@ -92,11 +111,18 @@ impl Machine {
         }
     }
 
-    /// Takes the answer of a commit or of a read of the Ledger; whether there is something to look at for it.
-    pub(crate) fn end_proof(&mut self, effect: EffectId, is_proof: bool) -> bool {
+    /// Takes the answer of a commit or of a read of the Ledger; whether there is something to look at for it. Where it is no proof and
+    /// nodes wait for one, the Ledger is read for them, once for all: after a read that failed not before the usual pause.
+    pub(crate) fn end_proof(&mut self, effect: EffectId, is_proof: bool, now: Now) -> bool {
+        if !self.newest.under_way.contains_key(&effect) {
+            return false;
+        }
         let nodes = self.newest.end(effect, is_proof);
         for node in &nodes {
             self.agenda.node(node);
+        }
+        if self.newest.lacks_proof() {
+            self.ledger_check.ask(now.monotonic_seconds);
         }
         !nodes.is_empty()
     }
@@ -115,7 +141,8 @@ mod tests {
         assert!(!newest.has_seen("n0"), "not answered yet");
         assert!(!newest.wait("n0"), "what is under way will do");
         assert!(newest.wait("n1"), "that began too early");
-        assert_eq!(newest.end(EffectId(1), true).len(), 2);
+        let proved = newest.end(EffectId(1), true);
+        assert_eq!(proved, BTreeSet::from(["n0".to_owned()]));
         assert!(newest.has_seen("n0"));
         assert!(!newest.has_seen("n1"));
         newest.begin(EffectId(2));
@@ -124,9 +151,15 @@ mod tests {
         // Another answer of the same effect, or of one that is no proof, says nothing.
         assert!(newest.end(EffectId(2), true).is_empty());
         assert!(!newest.has_seen("n1"));
+        assert!(
+            newest.lacks_proof(),
+            "it waits on, and nothing is under way"
+        );
         newest.begin(EffectId(3));
-        newest.end(EffectId(3), true);
-        assert!(newest.has_seen("n1"));
+        assert!(!newest.lacks_proof());
+        let proved = newest.end(EffectId(3), true);
+        assert_eq!(proved, BTreeSet::from(["n1".to_owned()]));
+        assert!(newest.has_seen("n1") && !newest.lacks_proof());
     }
 
     #[test]

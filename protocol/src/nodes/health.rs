@@ -112,13 +112,14 @@ pub(crate) struct NodeHealth {
 
 impl NodeHealth {
     /// Time goes on. Where it stood still for this leader, everything that lasts begins to last now. Returns what
-    /// [`NodeHealth::note`] does: an outage may end because it lasts for too long.
+    /// [`NodeHealth::note`] does: an outage may end because it lasts for too long. Those that count anew are named as well.
     pub(crate) fn tick(&mut self, now: u64) -> Vec<String> {
+        let mut ended = Vec::new();
         if now.saturating_sub(self.asked_at) > STOPPED_SECONDS {
             self.count_anew(now);
+            ended.extend(self.by_time.iter().map(|(_, node)| node.clone()));
         }
         self.asked_at = now;
-        let mut ended = Vec::new();
         while let Some((at, _)) = self.by_time.first()
             && at + LONG_SECONDS <= now
             && let Some((_, node)) = self.by_time.pop_first()
@@ -500,7 +501,7 @@ mod tests {
             (node, health.driver_silent_since("n5"))
         };
         assert_eq!(since(&health), (Some(10), Some(10)));
-        health.tick(71);
+        assert_eq!(health.tick(71), ["n0"], "what was concluded is looked at");
         assert_eq!(since(&health), (Some(71), Some(71)));
     }
 

@@ -66,6 +66,14 @@ pub(crate) fn state_of(node: Option<&Node>, uid: &str) -> NodeState {
     }
 }
 
+/// What has become of the Node that has the name which a pod is bound to: whoever registers it again runs what is bound to it.
+pub(crate) fn state_by_name(node: Option<&Node>) -> NodeState {
+    node.map_or(NodeState::Gone, |node| {
+        let uid = node.metadata.uid.as_deref();
+        state_of(Some(node), uid.unwrap_or_default())
+    })
+}
+
 /// The same, as it is seen.
 fn seen(context: PollContext<'_>, node: &str, uid: &str) -> NodeState {
     let node = context.index.node(node);
@@ -398,9 +406,14 @@ pub(crate) fn is_unreachable(context: PollContext<'_>, node: &str) -> bool {
     if context.index.node_devices(node).is_some() {
         return is_off_account(context, node);
     }
+    is_not_ready_for_long(context, node) && !context.health.is_in_outage(node)
+}
+
+/// Whether the node is not Ready for as long as it takes until it is lost, be it in an outage.
+pub(crate) fn is_not_ready_for_long(context: PollContext<'_>, node: &str) -> bool {
     let since = context.health.not_ready_since(node);
     let limit = context.config.lost_after_seconds;
-    since.is_some_and(|since| context.has_come(since + limit)) && !context.health.is_in_outage(node)
+    since.is_some_and(|since| context.has_come(since + limit))
 }
 
 /// Why the attempt is to be evicted because of a node, if it is: by proof in any case, by silence only where anything is ended for that.

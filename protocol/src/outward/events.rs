@@ -17,7 +17,7 @@ use super::event_budget::EventBudgets;
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
 use muster_cluster::{
     formed::GangKey,
-    pod::PodFields,
+    pod::{ObservedPod, PodFields},
     table::Table,
     text::{listed, truncate},
 };
@@ -287,6 +287,7 @@ fn is_warning(reason: Reason) -> bool {
             | Reason::MembersChanged
             | Reason::NotPermitted
             | Reason::Bypass
+            | Reason::ForcedDeletion
             | Reason::ExceedsMaxQuota
             | Reason::PlacementImpossible
             | Reason::RequestNotUnderstood
@@ -319,6 +320,20 @@ fn to_all(
         notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
     }
     notes
+}
+
+/// What a Gang and one of its pods are told.
+pub(crate) fn of_gang_and_pod(
+    key: &GangKey,
+    gang: &Gang,
+    pod: &ObservedPod,
+    reason: Reason,
+    text: &str,
+) -> [EventNote; 2] {
+    [
+        note_of_gang(key, gang, (reason, text)),
+        note_of_pod(&key.namespace, pod.name(), pod.uid(), reason, text),
+    ]
 }
 
 fn note_of_gang(key: &GangKey, gang: &Gang, (reason, text): (Reason, &str)) -> EventNote {

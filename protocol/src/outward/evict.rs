@@ -23,7 +23,7 @@
 //!
 //! **What the API server refuses**, or never answers, must not stop an eviction: a Job that may not be suspended loses its pods, after its
 //! limit was raised if that is allowed, and a pod that may not be told is deleted all the same. So does a Job whose controller
-//! does nothing for two minutes. A refusal is believed for a while only.
+//! does nothing for two minutes. A refusal is believed for a while only. Pods that do not die are [`super::force`]'s.
 
 use std::collections::{BTreeMap, BTreeSet};
 

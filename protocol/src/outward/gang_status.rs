@@ -9,7 +9,7 @@ use muster_api::{
 };
 
 use crate::{
-    ApiRequest,
+    ApiRequest, Recovery,
     admission::intent_state::obstacle,
     admission::plan::{Plan, Rank},
     faults::held,
@@ -247,10 +247,6 @@ fn count_failure(
 
 /// Most evictions that a Gang remembers.
 const EVICTIONS_TOLD: usize = 8;
-/// Pause after the first of consecutive evictions by the start limit, in seconds; each time twice as long.
-pub(crate) const FIRST_BACK_OFF_SECONDS: i64 = 30;
-/// The longest such pause, in seconds.
-pub(crate) const MOST_BACK_OFF_SECONDS: i64 = 1_800;
 
 /// The Gang after an attempt that is evicted for that cause: in the next one, holding nothing. It keeps its place in the queue.
 pub(crate) fn evicted(
@@ -303,12 +299,9 @@ pub(crate) fn evicted(
     });
     let surplus = status.evictions.len().saturating_sub(EVICTIONS_TOLD);
     status.evictions.drain(..surplus);
-    let times = attempts_in_vain(&status);
-    let doublings = u32::try_from(times.saturating_sub(1))
-        .unwrap_or(u32::MAX)
-        .min(16);
-    let pause = (FIRST_BACK_OFF_SECONDS << doublings).min(MOST_BACK_OFF_SECONDS);
-    status.requeue_at = (times > 0)
+    let recovery = &context.config.recovery;
+    let pause = recovery.pause_seconds(attempts_in_vain(&status, recovery));
+    status.requeue_at = (pause > 0)
         .then(|| now + SignedDuration::from_secs(pause))
         .map(Time);
     let says = ConditionUpdate {
@@ -327,13 +320,15 @@ pub(crate) fn evicted(
     })
 }
 
-/// An attempt that lost its node so soon after the eviction before it, in seconds, got nowhere: most of that may have been the pause.
-const LOST_SOON_SECONDS: i64 = 2 * MOST_BACK_OFF_SECONDS;
+/// What is lost or broken so soon after the eviction before it, in seconds, got nowhere, however short the pauses are.
+const SOON_SECONDS: i64 = 3_600;
 
 /// How many of the last attempts of a Gang in a row got nowhere: they were evicted by the start limit, or lost their node or a device, or made no progress, soon after
 /// such an attempt. A node that is lost once, or a device that breaks, is no fault of the gang, and costs no pause. An attempt in between that was not evicted, since its
 /// pods ended otherwise, or that ran for long, ends the row.
-pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
+pub(crate) fn attempts_in_vain(status: &GangStatus, recovery: &Recovery) -> usize {
+    // So soon after the eviction before it, it got nowhere: most of that may have been the pause.
+    let soon = (2 * recovery.longest_pause_seconds()).max(SOON_SECONDS);
     let before = |eviction: &Eviction| {
         let attempt = eviction.attempt - 1;
         let mut evictions = status.evictions.iter();
@@ -351,7 +346,7 @@ pub(crate) fn attempts_in_vain(status: &GangStatus) -> usize {
                         | Reason::DeviceFault
                         | Reason::NoProgress
                 );
-                was_short && seconds < LOST_SOON_SECONDS
+                was_short && seconds < soon
             }),
         _ => false,
     };
@@ -412,13 +407,13 @@ pub(crate) fn avoided_nodes<'a>(
 }
 
 /// How long a Gang pauses after its last eviction, in seconds, whatever the clock said that its times were taken by.
-pub(crate) fn pause_seconds(status: &GangStatus) -> u64 {
+pub(crate) fn pause_seconds(status: &GangStatus, recovery: &Recovery) -> u64 {
     let evicted = status.evictions.last().map(|eviction| &eviction.at.0);
     let until = status.requeue_at.as_ref().map(|at| &at.0);
     let pause = evicted.zip(until).map_or(0, |(evicted, until)| {
         until.as_second().saturating_sub(evicted.as_second())
     });
-    u64::try_from(pause.clamp(0, MOST_BACK_OFF_SECONDS)).unwrap_or(0)
+    u64::try_from(pause.clamp(0, recovery.longest_pause_seconds())).unwrap_or(0)
 }
 
 /// The Gang in a given attempt, holding nothing.

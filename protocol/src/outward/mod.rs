@@ -5,6 +5,7 @@ pub(crate) mod conditions;
 pub(crate) mod event_budget;
 pub(crate) mod events;
 pub(crate) mod evict;
+pub(crate) mod force;
 pub(crate) mod gang_status;
 pub(crate) mod gangs;
 pub(crate) mod nudge;

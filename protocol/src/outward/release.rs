@@ -13,7 +13,7 @@
 //! alone is none of our driver's business: neither has a driver of ours a say about. Both go once their pod is terminal or gone; withdrawn
 //! ones also while it is still gated, or bound to another node. What is over stays so, whoever finds it, twice or late: so that takes one
 //! write, and no permit is withdrawn first for nobody to acknowledge. Whoever still leads by an older epoch and sees fewer pods sees
-//! the epoch of whoever wrote the permit with it, and ends.
+//! the epoch of whoever wrote the permit with it, and ends (`docs/adr/0046-one-proof-each-of-release-and-of-leadership.md`).
 //!
 //! Not a proof: that the pod is gone (its container may live on after a force delete), that the claim is
 //! gone or deallocated, that time has passed.

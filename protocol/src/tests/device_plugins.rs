@@ -33,7 +33,11 @@ fn node_that_is(name: &str, gpus: u32, ready: &str) -> Object {
 
 /// A cluster in which the Team has two GPUs of a plugin, which offers so many.
 fn bench(gpus: u32) -> Bench {
-    let mut bench = Bench::new();
+    bench_with(config(), gpus)
+}
+
+fn bench_with(config: Config, gpus: u32) -> Bench {
+    let mut bench = Bench::with(config);
     bench.server.put(flavor());
     bench.server.put(node(gpus));
     let quota =
@@ -371,4 +375,57 @@ fn what_runs_for_a_resource_that_no_flavor_counts_keeps_no_driver_from_enforcing
     let waits = bench.gang_status().queue.unwrap().reason;
     assert_eq!(waits, Reason::NoQuotaForResource);
     assert!(bench.server.node_devices("n0").unwrap().spec.enforce);
+}
+
+/// It is charged as long as the pod is there and no longer, whatever runs there still.
+#[test]
+fn what_no_driver_answers_for_is_deleted_by_force_behind_a_fence_alone() {
+    let recovery = crate::Recovery {
+        force_deletion: crate::ForcePolicy::WithConsent,
+        ..config().recovery
+    };
+    let mut bench = bench_with(
+        Config {
+            recovery,
+            ..config()
+        },
+        1,
+    );
+    submit(&mut bench, "train", 1);
+    bench.change_pod("train-0", |pod| {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::FORCE_DELETION.to_owned(), "true".to_owned());
+    });
+    bench.run();
+    bench.runs_on("train-0", NODE);
+    bench.run();
+    let mut object = bench.server.list(Kind::Team).remove(0);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.stop = muster_api::team::Stop::HoldAndDrain;
+    }
+    bench.server.put(object);
+    bench.run();
+    let pod = bench.server.pod("train-0").unwrap();
+    assert!(pod.metadata.deletion_timestamp.is_some());
+    let pass = |bench: &mut Bench, seconds: u64| {
+        for _ in 0..seconds {
+            bench.run_at_once();
+            bench.seconds += 1;
+        }
+    };
+    bench.server.put(node_that_is(NODE, 1, "Unknown"));
+    pass(&mut bench, 200);
+    assert!(bench.server.pod("train-0").is_some());
+    let mut object = node_that_is(NODE, 1, "Unknown");
+    if let Object::Node(node) = &mut object {
+        let taint = k8s_openapi::api::core::v1::Taint {
+            key: "node.kubernetes.io/out-of-service".to_owned(),
+            effect: "NoExecute".to_owned(),
+            ..k8s_openapi::api::core::v1::Taint::default()
+        };
+        Arc::make_mut(node).spec.get_or_insert_default().taints = Some(vec![taint]);
+    }
+    bench.server.put(object);
+    pass(&mut bench, 2);
+    assert!(bench.server.pod("train-0").is_none());
 }

@@ -4,9 +4,11 @@ use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Eviction};
 
 mod failing_nodes;
+mod forced;
 mod pauses;
 mod restarts;
 mod room;
+mod settings;
 mod stalls;
 mod suspensions;
 
@@ -966,10 +968,11 @@ fn an_attempt_that_ran_ends_the_row_of_failed_starts() {
             template: None,
             fault: None,
         });
-        gang_status::attempts_in_vain(&GangStatus {
+        let status = GangStatus {
             evictions: evictions.collect(),
             ..GangStatus::default()
-        })
+        };
+        gang_status::attempts_in_vain(&status, &crate::Recovery::default())
     };
     let late = |attempt| (attempt, Reason::StartTimeout, 10 * attempt);
     assert_eq!(row(&[]), 0);

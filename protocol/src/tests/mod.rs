@@ -77,6 +77,7 @@ fn config() -> Config {
         excluded_namespaces: std::collections::BTreeSet::new(),
         excepted_device_classes: std::iter::once("nic.example.com".to_owned()).collect(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     };
     let recovery = crate::Recovery {
         mode: crate::Mode::Enforce,

@@ -113,6 +113,48 @@ fn a_leader_that_cannot_read_the_ledger_permits_nothing_anew_until_it_can() {
     assert!(bench.has_permits(node));
 }
 
+/// A read that fails tells no node anything: each of ten thousand that wait would be looked at in every second, as long as the API server
+/// is away.
+#[test]
+fn while_the_ledger_cannot_be_read_it_is_asked_for_once_a_second_and_no_node_is_looked_at() {
+    let mut bench = Bench::new();
+    bench.run();
+    bench.gang("train", 4);
+    bench.run();
+    for node in ["n0", "n1"] {
+        assert!(bench.has_permits(node));
+        bench.server.remove(&node_devices_object(node));
+    }
+    // A look at everything after each poll would be counted too.
+    bench.checks_polls = false;
+    let (mut reads, mut looks) = (0, 0);
+    for second in 0..40 {
+        let before = bench.machine.visited();
+        // The answer makes work at once, or not before the next second.
+        for _ in 0..3 {
+            for effect in &bench.poll() {
+                if reads_ledger(&effect.write) {
+                    reads += 1;
+                    bench.machine.settle(effect.id, Outcome::Unknown);
+                } else {
+                    bench.perform(effect);
+                }
+            }
+        }
+        // First the objects are made again, and seen.
+        if second >= 10 {
+            looks += bench.machine.visited() - before;
+        }
+        bench.seconds += 1;
+    }
+    assert!((30..=41).contains(&reads), "{reads} reads in 40 seconds");
+    assert!(looks < 20, "{looks} looks in 30 seconds");
+    assert!(!bench.has_permits("n0") && !bench.has_permits("n1"));
+    bench.checks_polls = true;
+    bench.run();
+    assert!(bench.has_permits("n0") && bench.has_permits("n1"));
+}
+
 #[test]
 fn the_commit_of_an_admission_is_proof_enough_for_its_permits() {
     let mut bench = Bench::new();

@@ -2,8 +2,10 @@ use muster_api::GangPhase;
 
 use super::{
     ranks::{job, pod_of_job},
+    voiding::{cordon, is_ungate},
     *,
 };
+use crate::objects::node_devices_object;
 
 /// A gang of one on `n0` or `n1` that runs there.
 fn running() -> (Bench, String) {
@@ -133,6 +135,65 @@ fn what_a_driver_holds_without_a_permit_comes_back_as_a_withdrawn_one() {
     bench.acknowledge(&[]);
     bench.run_in_silence();
     assert!(!bench.has_permits("n0"));
+}
+
+/// A permit that came back as withdrawn would stay so, though its pod lives.
+#[test]
+fn what_a_starting_gang_holds_does_not_come_back_as_withdrawn_while_an_answer_about_the_gang_is_owed()
+ {
+    let mut bench = Bench::new();
+    cordon(&mut bench, "n1");
+    bench.gang("train", 2);
+    let run_without_last_ungate = |bench: &mut Bench| {
+        for _ in 0..10 {
+            bench.acknowledge(&[]);
+            for effect in &bench.poll() {
+                let is_last = matches!(
+                    &*effect.write,
+                    ApiRequest::PatchPod { key, .. } if key.name == "train-1"
+                );
+                if is_last && is_ungate(&effect.write) {
+                    bench.machine.settle(effect.id, Outcome::Unknown);
+                } else {
+                    bench.perform(effect);
+                }
+            }
+            bench.seconds += 1;
+        }
+    };
+    run_without_last_ungate(&mut bench);
+    bench.runs_on("train-0", "n0");
+    let standing = bench.server.node_devices("n0").unwrap().spec.permits;
+    assert_eq!(standing.len(), 2);
+    let intents = bench.server.ledger().unwrap().spec.intents;
+    assert_eq!(
+        intents.len(),
+        1,
+        "it stays until all of its pods are let go"
+    );
+    let gang = bench.server.list(Kind::Gang)[0].key();
+    let unknown = BTreeMap::from([(gang.clone(), true)]);
+    bench.machine.note_undecodable(unknown);
+    bench.server.remove(&node_devices_object("n0"));
+    bench.invented = vec![muster_api::Held {
+        claim_uid: "claim-of-train-0".to_owned(),
+        namespace: "ml".to_owned(),
+        name: "train-0".to_owned(),
+        pod_uid: Some("train-0-uid".to_owned()),
+        devices: vec!["gpu-0".to_owned()],
+    }];
+    run_without_last_ungate(&mut bench);
+    let devices = bench.server.node_devices("n0").unwrap();
+    assert!(
+        devices.spec.permits.is_empty(),
+        "{:?}",
+        devices.spec.permits
+    );
+    let known = BTreeMap::from([(gang, false)]);
+    bench.machine.note_undecodable(known);
+    bench.run();
+    let again = bench.server.node_devices("n0").unwrap().spec.permits;
+    assert_eq!(again, standing);
 }
 
 #[test]

@@ -180,6 +180,11 @@ impl Server {
                 }
             }
             ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid),
+            ApiRequest::ForceDeletePod {
+                key,
+                uid,
+                resource_version,
+            } => self.force_delete_pod(key, uid, resource_version),
             ApiRequest::PublishQueue {
                 namespace,
                 team,
@@ -298,6 +303,24 @@ impl Server {
             return Outcome::Done(None);
         }
         pod.metadata.deletion_timestamp = Some(Time(Timestamp::UNIX_EPOCH));
+        Outcome::Done(Some(self.put(Object::Pod(Arc::new(pod)))))
+    }
+
+    /// Without grace nothing but finalizers keeps a pod.
+    fn force_delete_pod(&mut self, key: &ObjectKey, uid: &str, resource_version: &str) -> Outcome {
+        let Some(Object::Pod(pod)) = self.objects.get(key) else {
+            return Outcome::NotFound;
+        };
+        if pod.metadata.finalizers.as_ref().is_none_or(Vec::is_empty) {
+            return self.delete(key, uid, resource_version);
+        }
+        let mut pod = Pod::clone(pod);
+        if pod.metadata.resource_version.as_deref() != Some(resource_version)
+            || pod.metadata.uid.as_deref() != Some(uid)
+        {
+            return Outcome::Conflict;
+        }
+        pod.metadata.deletion_grace_period_seconds = Some(0);
         Outcome::Done(Some(self.put(Object::Pod(Arc::new(pod)))))
     }
 }

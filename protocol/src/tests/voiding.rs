@@ -3,7 +3,7 @@ use muster_api::GangPhase;
 use super::*;
 use crate::objects::stamp;
 
-fn is_ungate(write: &ApiRequest) -> bool {
+pub(super) fn is_ungate(write: &ApiRequest) -> bool {
     matches!(write, ApiRequest::PatchPod { patch, .. } if patch.to_string().contains("\"remove\""))
 }
 

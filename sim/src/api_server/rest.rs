@@ -7,7 +7,7 @@
 //!   names are the object's (409 else); a custom resource has to name its resourceVersion;
 //! * **PATCH** takes a JSON patch or a merge patch. A JSON patch that cannot be applied, most of all because a `test`
 //!   fails, is answered 422 with [`PATCH_FAILED`];
-//! * **DELETE** honours preconditions, and is answered with the object if something holds it;
+//! * **DELETE** honours preconditions, and a grace period of 0, and is answered with the object if something holds it;
 //! * what the object's validation forbids is answered 422, what cannot be decoded 400, what does not exist 404.
 //!
 //! Events are judged and thrown away: nobody reads them here.
@@ -238,7 +238,12 @@ impl ApiServer {
             resource_version: options["preconditions"]["resourceVersion"].as_str(),
         };
         let key = key(T::KIND, target.namespace, name);
-        self.delete(&key, precondition).map_err(refused)?;
+        let done = if options["gracePeriodSeconds"] == json!(0) {
+            self.delete_now(&key, precondition)
+        } else {
+            self.delete(&key, precondition)
+        };
+        done.map_err(refused)?;
         match self.get::<T>(target.namespace, name) {
             Some(held) => answer(StatusCode::OK, held),
             None => Ok(Answer {

@@ -40,6 +40,7 @@ pub(super) fn index_config() -> index::Config {
         excluded_namespaces: ["kube-system", "muster-system"].map(str::to_owned).into(),
         excepted_device_classes: BTreeSet::new(),
         default_team: None,
+        start_timeout_seconds: muster_cluster::index::START_TIMEOUT_SECONDS,
     }
 }
 

@@ -16,6 +16,7 @@
 //!   withdraws no permit of an attempt that lives;
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`];
 //! * **S8**, **S9** and **S10** of evictions for faults: [`recovery`];
+//! * **forced** of pods that are deleted by force: [`forced`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
 //! What must hold in the end (S6) is in [`end`].
@@ -23,6 +24,7 @@
 mod charges;
 pub mod end;
 mod fewer_pods;
+mod forced;
 pub(crate) mod given;
 mod history;
 mod namespace_use;
@@ -34,6 +36,7 @@ use std::{
     fmt,
 };
 
+use k8s_openapi::api::core::v1::Pod;
 use muster_api::NodeDevices;
 use muster_dra_driver::prepare::Unit;
 
@@ -44,6 +47,7 @@ use crate::{
 };
 pub use charges::Charges;
 use charges::Returns;
+use forced::Forced;
 use given::Given;
 use history::History;
 
@@ -75,6 +79,7 @@ pub struct Invariants {
     history: History,
     given: Given,
     returns: Returns,
+    forced: Forced,
     /// Claims that are recorded or have a CDI file, by node.
     recorded: BTreeMap<String, BTreeSet<String>>,
 }
@@ -87,6 +92,7 @@ impl Invariants {
             scenario,
             given: Given::default(),
             returns: Returns::default(),
+            forced: Forced::default(),
             recorded: BTreeMap::new(),
         }
     }
@@ -111,12 +117,19 @@ impl Invariants {
         self.history.heal(api);
     }
 
+    /// A controller has deleted that pod by force, which was like that before.
+    pub fn note_forced(&mut self, api: &ApiServer, pod: &Pod) {
+        self.forced.note(api, pod);
+    }
+
     /// Everything that must hold after a step.
     pub fn check(
         &mut self,
         api: &ApiServer,
         nodes: &BTreeMap<String, GpuNode>,
     ) -> Result<(), Violation> {
+        self.forced.check()?;
+        self.forced.look(api, nodes.keys());
         self.returns.look(api);
         self.history.check(api, self.returns.is_recent())?;
         let charges = Charges::of(api);

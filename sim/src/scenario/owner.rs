@@ -143,10 +143,12 @@ pub enum Hardship {
     FewerPods,
     /// GPUs break, and their drivers say so; ranks on them die, or hang.
     BrokenDevices,
+    /// Containers that are told to end do not, kubelets are silent, and machines are off.
+    HungPods,
 }
 
 /// All of them.
-pub const HARDSHIPS: [Hardship; 14] = [
+pub const HARDSHIPS: [Hardship; 15] = [
     Hardship::PatientUsers,
     Hardship::LimitedJobs,
     Hardship::WorkQueues,
@@ -161,6 +163,7 @@ pub const HARDSHIPS: [Hardship; 14] = [
     Hardship::Preemptions,
     Hardship::FewerPods,
     Hardship::BrokenDevices,
+    Hardship::HungPods,
 ];
 
 /// Those that a run has.

@@ -92,7 +92,10 @@ impl World {
             | Fault::MachineDies
             | Fault::HoldTeam
             | Fault::DrainTeam
-            | Fault::GpuBreaks => self.begin(fault),
+            | Fault::GpuBreaks
+            | Fault::PodsHang
+            | Fault::KubeletSilent
+            | Fault::MachineOff => self.begin(fault),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {
                 self.controllers.freeze(Kind::ResourceSlice);
                 "the leader's watch of ResourceSlices stands still".to_owned()

@@ -55,6 +55,9 @@ impl World {
             // Longer than it takes until somebody is evicted for it.
             Fault::LowerQuota => (1_000, 300_000),
             Fault::GpuBreaks => (1_000, 200_000),
+            // Longer than until a pod that hangs is deleted by force, or its gang evicted for its node.
+            Fault::PodsHang | Fault::MachineOff => (30_000, 200_000),
+            Fault::KubeletSilent => (100_000, 400_000),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
@@ -113,6 +116,23 @@ impl World {
                 format!("team {name} is held and drained")
             }
             Fault::GpuBreaks => self.break_gpu(&name)?,
+            Fault::PodsHang => {
+                self.set_kills_nothing(&name, true);
+                format!("{name}: no container that is told to end does")
+            }
+            Fault::KubeletSilent => {
+                self.set_ready(&name, false);
+                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                    kubelet.paused_until = until;
+                }
+                format!("{name}: the kubelet is silent, and what runs there lives on")
+            }
+            Fault::MachineOff => {
+                self.lose_machine(&name);
+                self.set_ready(&name, false);
+                self.set_out_of_service(&name, true);
+                format!("the machine {name} is switched off, and out of service")
+            }
             _ => return None,
         };
         Some(format!("{told}, for a while"))
@@ -127,7 +147,13 @@ impl World {
                 Fault::LeaveTeam => self.label(&name, true),
                 Fault::LowerQuota => self.restore_quota(&name),
                 Fault::Cordon => self.cordon(&name, false),
-                Fault::NotReady => self.set_ready(&name, true),
+                Fault::NotReady | Fault::KubeletSilent => self.set_ready(&name, true),
+                Fault::PodsHang => self.set_kills_nothing(&name, false),
+                Fault::MachineOff => {
+                    self.set_out_of_service(&name, false);
+                    self.start_machine(&name);
+                    self.set_ready(&name, true);
+                }
                 Fault::MachineLost => {
                     self.collect_pods(&name);
                     self.start_machine(&name);
@@ -314,6 +340,19 @@ impl World {
         });
     }
 
+    fn set_out_of_service(&mut self, node: &str, is_out: bool) {
+        let any = Precondition::default();
+        let _ = self.api.update::<Node>("", node, any, |node| {
+            set_taint(node, "node.kubernetes.io/out-of-service", is_out);
+        });
+    }
+
+    fn set_kills_nothing(&mut self, node: &str, kills_nothing: bool) {
+        if let Some(kubelet) = self.kubelets.get_mut(node) {
+            kubelet.kills_nothing = kills_nothing;
+        }
+    }
+
     /// A Node is deleted, and what its driver published goes with it.
     fn remove_node(&mut self, node: &str) {
         let any = Precondition::default();
@@ -377,6 +416,7 @@ impl World {
         is_there(Fault::MachineLost)
             || is_there(Fault::MachineDies)
             || is_there(Fault::MachineStaysDead)
+            || is_there(Fault::MachineOff)
     }
 
     /// The drivers of nodes whose machines are there.
@@ -395,6 +435,8 @@ fn is_of_machine(fault: Fault) -> bool {
             | Fault::MachineDies
             | Fault::MachineStaysDead
             | Fault::NotReady
+            | Fault::KubeletSilent
+            | Fault::MachineOff
     )
 }
 

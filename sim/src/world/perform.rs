@@ -10,7 +10,7 @@ use super::{
     wall,
 };
 use crate::{
-    api_server::{Precondition, Stored},
+    api_server::{ApiServer, Precondition, Stored},
     claim_controller, controllers, drivers, kubelet,
     matrix::{EffectKind, Mishap},
     scheduler, workload,
@@ -86,12 +86,23 @@ impl World {
             self.note_met(effect, mishap, stale);
         }
         let wall = wall(self.now);
+        let forced = self.controllers.forces(step).cloned();
+        let pod_of = |api: &ApiServer| {
+            let key = forced.as_ref()?;
+            api.get::<Pod>(&key.namespace, &key.name).cloned()
+        };
+        let forced_pod = pod_of(&self.api);
         let pods = self.api.watch(Kind::Pod);
         let told = self
             .controllers
             .perform(step, self.now, wall, &mut self.api, mishap);
         if let Some(told) = told {
             self.trace.note(self.now, told);
+        }
+        if let Some(before) = forced_pod
+            && pod_of(&self.api).as_ref() != Some(&before)
+        {
+            self.invariants.note_forced(&self.api, &before);
         }
         // Whichever pods that deletes, their Jobs count as failed what no rank of theirs did.
         for event in self.api.events_from(pods) {

@@ -71,6 +71,8 @@ const BREAKING: &[(Fault, u64)] = &[
     (Fault::SliceWatchLag, 12),
     (Fault::RankFails, 6),
 ];
+/// Pods that do not die on nodes that are Ready.
+const HANGING: &[(Fault, u64)] = &[(Fault::PodsHang, 12), (Fault::Delete, 12)];
 /// Limits that fall below what is in use.
 const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
 
@@ -90,6 +92,7 @@ fn cases() -> Vec<Case> {
         controller(C::KeepIgnored, SHRINKING),
         controller(C::NodeForDevice, BREAKING),
         controller(C::FaultUnconfirmed, BREAKING),
+        controller(C::ForcedWhileReady, HANGING),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
@@ -103,13 +106,15 @@ pub(crate) fn planted() -> impl Iterator<Item = Planted> {
 }
 
 fn play(seed: u64, case: &Case, planted: &[Planted]) -> Report {
-    let mut faults = case.faults.iter().map(|(fault, _)| fault.hardship());
-    let break_gpus = faults.any(|hardship| hardship == Some(Hardship::BrokenDevices));
+    let mut hardships = case.faults.iter().map(|(fault, _)| fault.hardship());
+    let named = hardships.find_map(|hardship| match hardship? {
+        Hardship::BrokenDevices => Some("BrokenDevices"),
+        Hardship::HungPods => Some("HungPods"),
+        _ => None,
+    });
     let options = Options {
         faults: Some(Faults::directed(case.faults)),
-        hardships: break_gpus
-            .then(|| Hardships::named("BrokenDevices"))
-            .flatten(),
+        hardships: named.and_then(Hardships::named),
         planted: planted.to_vec(),
         ..Options::default()
     };

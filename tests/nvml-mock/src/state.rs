@@ -92,6 +92,8 @@ pub struct Card {
     pub remapped_rows: RemappedRows,
     /// Errors that it has counted since its driver was loaded.
     pub counted_errors: CountedErrors,
+    /// Why its clocks are slower than they could be: bits of `nvmlClocksThrottleReason*` (8: hardware slows them down, 0x40: for heat).
+    pub throttle_reasons: u64,
     /// It has no memory of its own, as GB10: questions for it answer `NOT_SUPPORTED`.
     pub has_no_memory: bool,
 }

@@ -43,6 +43,8 @@ pub(crate) enum Failure {
     Disagreement(String),
     /// It was told to fail.
     Told,
+    /// This befell a GPU of it.
+    Gpu(String),
     /// SIGTERM.
     Terminated,
     /// This rank cannot listen, or cannot write its address.
@@ -54,6 +56,7 @@ impl Failure {
         match self {
             Self::Told => 1,
             Self::Io(_) => 2,
+            Self::Gpu(_) => 3,
             Self::Deadline(_) => 10,
             Self::Lost(_) => 11,
             Self::Disagreement(_) => 12,
@@ -69,6 +72,7 @@ impl fmt::Display for Failure {
             Self::Lost(rank) => write!(formatter, "lost rank {rank}"),
             Self::Disagreement(what) => write!(formatter, "disagreement: {what}"),
             Self::Told => formatter.write_str("told to fail"),
+            Self::Gpu(what) => formatter.write_str(what),
             Self::Terminated => formatter.write_str("terminated"),
             Self::Io(error) => write!(formatter, "{error}"),
         }

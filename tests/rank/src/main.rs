@@ -5,13 +5,15 @@
 //! that ends with success proves that the whole gang ran at the same time.
 //!
 //! Ranks can be told to fail, to hang once they have lost a peer, as collective communication does, to write checkpoints and
-//! go on from the last one, to write one when they are told that they are to go, and not to listen to SIGTERM.
+//! go on from the last one, to write one when they are told that they are to go, to end when a GPU of them fails, and not to listen to
+//! SIGTERM.
 //!
 //! | exit code | meaning |
 //! | --- | --- |
 //! | 0 | all peers were met and all steps done |
 //! | 1 | it was told to fail |
 //! | 2 | the arguments or the environment are wrong |
+//! | 3 | a GPU of it failed |
 //! | 10 | not all peers were there before the deadline |
 //! | 11 | a peer went away between two steps |
 //! | 12 | a peer says something else about the gang than this rank |
@@ -19,6 +21,7 @@
 
 mod checkpoint;
 mod exchange;
+mod gpus;
 mod notice;
 mod report;
 
@@ -32,7 +35,12 @@ use std::{
 use clap::Parser;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use crate::{checkpoint::Checkpoint, exchange::Failure, notice::Notice, report::Report};
+use crate::{
+    checkpoint::Checkpoint, exchange::Failure, gpus::Gpus, notice::Notice, report::Report,
+};
+
+/// How often a rank that hangs looks whether it is told to fail.
+const ORDER_POLL: Duration = Duration::from_millis(50);
 
 /// Everything comes from the environment, as it does for a real training job.
 #[derive(Debug, Parser)]
@@ -68,7 +76,7 @@ struct Options {
     /// Duration of a step.
     #[arg(long, env = "STEP_MILLIS", default_value_t = 50)]
     step_millis: u64,
-    /// Waits to be ended once a peer has gone away, instead of ending with 11.
+    /// Waits to be ended, or to be told to fail, once a peer has gone away, instead of ending with 11.
     #[arg(long, env = "HANG_WHEN_LOST", action = clap::ArgAction::Set, default_value_t = false)]
     hang_when_lost: bool,
     /// Rank 0 notes in the shared directory how many steps are done, and a gang that starts goes on from there.
@@ -84,6 +92,16 @@ struct Options {
     /// SIGTERM changes nothing.
     #[arg(long, env = "IGNORE_SIGTERM", action = clap::ArgAction::Set, default_value_t = false)]
     ignore_sigterm: bool,
+    /// Ends with 3 once a GPU of it fails, as programs that use CUDA do, also while it waits for a peer. Whole GPUs only.
+    #[arg(long, env = "DIES_WITH_GPU", action = clap::ArgAction::Set, default_value_t = false)]
+    dies_with_gpu: bool,
+    /// The file that stands for the machine's cards.
+    #[arg(
+        long,
+        env = "MUSTER_NVML_MOCK_STATE",
+        default_value = "/run/machine/nvml.json"
+    )]
+    cards: PathBuf,
     /// Longest time until all peers are met.
     #[arg(long, env = "DEADLINE_SECONDS", default_value_t = 60)]
     deadline_seconds: u64,
@@ -104,10 +122,23 @@ async fn main() -> ExitCode {
         Ok(mut terminated) => tokio::select! {
             outcome = run(&options, rank, &mut report) => outcome,
             () = told_to_end(&mut terminated, options.ignore_sigterm) => Err(Failure::Terminated),
+            failure = gpu_failure(&options) => Err(failure),
         },
         Err(error) => Err(Failure::Io(error)),
     };
     report.finish(&options.peers_dir, outcome)
+}
+
+/// Waits until a GPU of it fails; for ever, if it does not die of that.
+async fn gpu_failure(options: &Options) -> Failure {
+    if !options.dies_with_gpu {
+        return std::future::pending().await;
+    }
+    let own: Vec<String> = report::gpus(&options.gpus).map(str::to_owned).collect();
+    match Gpus::of(&options.cards, &own) {
+        Ok(gpus) => Failure::Gpu(gpus.fail().await),
+        Err(error) => Failure::Io(error),
+    }
 }
 
 /// Waits for SIGTERM; one that is ignored never comes.
@@ -152,7 +183,10 @@ async fn run(options: &Options, rank: u32, report: &mut Report) -> Result<(), Fa
             return Err(Failure::Told);
         }
         let finished = match peers.barrier(step, wants_to_finish).await {
-            Err(Failure::Lost(_)) if options.hang_when_lost => std::future::pending().await,
+            Err(Failure::Lost(_)) if options.hang_when_lost => {
+                wait_for_order_to_fail(&options.peers_dir, rank).await;
+                return Err(Failure::Told);
+            }
             done => done?,
         };
         report.steps = step + 1;
@@ -195,6 +229,13 @@ impl Saves {
             notice.answer(said)?;
         }
         Ok(())
+    }
+}
+
+/// A rank that hangs can still be told to fail, as one whose GPU breaks while it waits for another.
+async fn wait_for_order_to_fail(peers_dir: &Path, rank: u32) {
+    while !take_order_to_fail(peers_dir, rank) {
+        tokio::time::sleep(ORDER_POLL).await;
     }
 }
 

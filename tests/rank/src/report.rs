@@ -25,15 +25,11 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn new(rank: u32, world_size: u32, gpus: &str) -> Self {
-        let gpus = gpus.split(',').map(str::trim);
         Self {
             rank,
             world_size,
             peers: Vec::new(),
-            gpus: gpus
-                .filter(|gpu| !gpu.is_empty())
-                .map(str::to_owned)
-                .collect(),
+            gpus: self::gpus(gpus).map(str::to_owned).collect(),
             resumed_at: 0,
             steps: 0,
             outcome: String::new(),
@@ -61,6 +57,12 @@ impl Report {
         say(&text);
         ExitCode::from(code)
     }
+}
+
+/// UUIDs of GPUs in a list that is separated by commas.
+pub(crate) fn gpus(list: &str) -> impl Iterator<Item = &str> {
+    let gpus = list.split(',').map(str::trim);
+    gpus.filter(|gpu| !gpu.is_empty())
 }
 
 /// The report is this program's output: what `kubectl logs` shows.

@@ -47,6 +47,8 @@ pub struct RankProgram {
     pub rendezvous: bool,
     /// Whether SIGTERM changes nothing.
     pub ignores_sigterm: bool,
+    /// Whether a rank ends once a GPU of it fails, as programs that use CUDA do. The others lose a peer.
+    pub dies_with_gpu: bool,
 }
 
 impl RankProgram {
@@ -63,6 +65,7 @@ impl RankProgram {
             checkpoint_steps: None,
             rendezvous: false,
             ignores_sigterm: false,
+            dies_with_gpu: false,
         }
     }
 
@@ -111,6 +114,13 @@ impl RankProgram {
         self
     }
 
+    /// Ranks that end once a GPU of them fails. What becomes of the others is said by [`Self::hanging_when_lost`]: they hang, or all die.
+    #[must_use]
+    pub fn dying_with_their_gpu(mut self) -> Self {
+        self.dies_with_gpu = true;
+        self
+    }
+
     /// Steps that the gang's last checkpoint says were done; 0 without one.
     pub fn checkpointed_steps(&self) -> u32 {
         let text = std::fs::read_to_string(self.peers_dir.join("checkpoint")).ok();
@@ -151,6 +161,7 @@ impl RankProgram {
             json!({"name": "HANG_WHEN_LOST", "value": self.hangs_when_lost.to_string()}),
             json!({"name": "CHECKPOINTS", "value": self.checkpoint_steps.is_some().to_string()}),
             json!({"name": "CHECKPOINT_STEPS", "value": self.checkpoint_steps.unwrap_or(1).to_string()}),
+            json!({"name": "DIES_WITH_GPU", "value": self.dies_with_gpu.to_string()}),
             json!({"name": "IGNORE_SIGTERM", "value": self.ignores_sigterm.to_string()}),
             json!({"name": "POD_IP", "valueFrom": from_field("status.podIP")}),
         ];

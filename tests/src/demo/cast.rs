@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
+use k8s_openapi::api::batch::v1::Job;
 use kube::{Api, Client};
 use muster_api::TierPreemption;
 
@@ -20,6 +21,8 @@ pub const LEAF_LABEL: &str = "fabric.example.com/leaf";
 const SPINE_LABEL: &str = "fabric.example.com/spine";
 /// Template of claims for a whole node's GPUs.
 const CLAIM_TEMPLATE: &str = "eight-gpus";
+/// Template of claims for what is left of a node when one of its GPUs is broken.
+const CLAIM_TEMPLATE_BESIDE: &str = "seven-gpus";
 /// The flavor of all GPUs of the fabric.
 const FLAVOR: &str = "h100";
 /// The only spine.
@@ -77,14 +80,16 @@ impl<'a> Roles<'a> {
             )
             .await?;
             builders::namespace(&client, team, Some(team)).await?;
-            let template = builders::claim_template(CLAIM_TEMPLATE, 8, None)?;
-            kubernetes::create(&Api::namespaced(client.clone(), team), &template).await?;
+            for (template, gpus) in [(CLAIM_TEMPLATE, 8), (CLAIM_TEMPLATE_BESIDE, 7)] {
+                let template = builders::claim_template(template, gpus, None)?;
+                kubernetes::create(&Api::namespaced(client.clone(), team), &template).await?;
+            }
         }
         Ok(Self { client, cluster })
     }
 
     /// Submits an Indexed Job of `ranks` pods with eight GPUs each, which runs for about `seconds`; of the default tier if
-    /// none is named.
+    /// none is named. What its ranks run.
     pub(super) async fn submit(
         &self,
         team: &str,
@@ -92,18 +97,44 @@ impl<'a> Roles<'a> {
         ranks: u32,
         seconds: u32,
         tier: Option<&str>,
-    ) -> Result<()> {
-        let peers = builders::peers_directory(self.cluster.directory(), &format!("{team}-{name}"))?;
-        let mut program = RankProgram::new(self.cluster.programs().path("rank"), peers, ranks)
-            .running_for(seconds);
-        program.rank = RankSource::Annotation;
+    ) -> Result<RankProgram> {
+        let program = self.program(team, name, ranks, seconds)?;
         let spec = builders::pod_spec(&program.container(&["gpus"])?)?;
         let spec = builders::with_claim_template(spec, CLAIM_TEMPLATE);
         let mut job = builders::indexed_job(name, ranks, &[], &spec)?;
         if let Some(tier) = tier {
             job = builders::in_tier(job, tier);
         }
-        kubernetes::create(&Api::namespaced(self.client.clone(), team), &job).await?;
-        Ok(())
+        self.create(team, &job).await?;
+        Ok(program)
+    }
+
+    /// Submits an Indexed Job of one pod with seven GPUs of this node, which runs for about `seconds`.
+    pub(super) async fn submit_beside(
+        &self,
+        team: &str,
+        name: &str,
+        node: &str,
+        seconds: u32,
+    ) -> Result<()> {
+        let program = self.program(team, name, 1, seconds)?;
+        let spec = builders::pod_spec(&program.container(&["gpus"])?)?;
+        let spec = builders::with_claim_template(spec, CLAIM_TEMPLATE_BESIDE);
+        let spec = builders::on_node(spec, node);
+        self.create(team, &builders::indexed_job(name, 1, &[], &spec)?)
+            .await
+    }
+
+    fn program(&self, team: &str, name: &str, ranks: u32, seconds: u32) -> Result<RankProgram> {
+        let peers = builders::peers_directory(self.cluster.directory(), &format!("{team}-{name}"))?;
+        let program = self.cluster.programs().path("rank");
+        let mut program = RankProgram::new(program, peers, ranks).running_for(seconds);
+        program.rank = RankSource::Annotation;
+        Ok(program)
+    }
+
+    async fn create(&self, team: &str, job: &Job) -> Result<()> {
+        let jobs: Api<Job> = Api::namespaced(self.client.clone(), team);
+        kubernetes::create(&jobs, job).await.map(drop)
     }
 }

@@ -2,12 +2,14 @@
 //!
 //! Two teams share a cohort with a slack pool. A gang of 16 GPUs takes two whole nodes of one leaf; another
 //! team borrows idle quota; a third gang waits and says why in numbers; the first one ends, the waiting one
-//! starts. Then a gang that runs on borrowed quota is told to give way, goes, and runs again once there is room.
+//! starts. Then a gang that runs on borrowed quota is told to give way, goes, and runs again once there is room. At last one GPU of a
+//! gang breaks: its gang is restarted whole on other nodes, with its place in the queue, and the seven other GPUs take a pod meanwhile.
 //! Everything that is told or reported is observed from the API server, nothing is what was intended.
 //!
 //! `cargo xtask demo` runs it; a scenario runs the same story and judges it.
 
 mod cast;
+mod fault;
 mod observation;
 mod report;
 mod timeline;
@@ -17,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 pub use cast::{LEAF_LABEL, NOTICE_SECONDS, nodes};
-pub use report::{DemoReport, GangReport, ObserverReport};
+pub use report::{DemoReport, FaultReport, GangReport, ObserverReport};
 
 use crate::cluster::Cluster;
 use cast::Roles;
@@ -51,7 +53,7 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
     play.until_running("product", "sweep").await?;
 
     play.say("research submits next: 8 GPUs, while all quota is in use");
-    roles.submit("research", "next", 1, 300, None).await?;
+    let next = roles.submit("research", "next", 1, 300, None).await?;
     play.until("research/next waits with a reason", |seen| {
         seen.waits("research", "next")
     })
@@ -84,11 +86,19 @@ pub async fn play(cluster: &Cluster, say: impl Fn(&str)) -> Result<DemoReport> {
     })
     .await?;
 
+    play.say("research/next is told to finish, which leaves a node free");
+    next.finish()?;
+    play.until("research/next ends", |seen| {
+        seen.has_ended("research", "next")
+    })
+    .await?;
+    let fault = play.one_gpu_breaks(cluster, &roles).await?;
+
     let version = cluster.client().apiserver_version().await?.git_version;
     let took = play.began.elapsed();
     let observer = cluster.observer().context("the observer watches")?;
     let verdict = observer.verdict_so_far().await?;
-    Ok(play.observation.report(version, took, verdict))
+    Ok(play.observation.report(fault, version, took, verdict))
 }
 
 struct Play<Say> {

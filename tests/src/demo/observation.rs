@@ -7,9 +7,12 @@ use std::{
 };
 
 use anyhow::Result;
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    resource::v1::{ResourceClaim, ResourceSlice},
+use k8s_openapi::{
+    api::{
+        core::v1::{Node, Pod},
+        resource::v1::{ResourceClaim, ResourceSlice},
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{Api, Client, Resource, ResourceExt, api::ListParams};
 use muster_api::{Gang, GangPhase, keys};
@@ -17,9 +20,13 @@ use serde::de::DeserializeOwned;
 
 use super::{
     cast::LEAF_LABEL,
-    report::{DemoReport, GangReport},
+    report::{DemoReport, FaultReport, GangReport},
 };
-use crate::{gangs, kubernetes::list, observer::Verdict};
+use crate::{
+    gangs,
+    kubernetes::{is_terminal, list},
+    observer::Verdict,
+};
 
 /// What was seen of one gang, over all looks: nodes and GPUs stay known after its pods have ended.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,6 +38,11 @@ pub(super) struct Seen {
     pub(super) nodes: BTreeSet<String>,
     pub(super) leaves: BTreeSet<String>,
     pub(super) gpus: BTreeSet<String>,
+    /// Of those pods only that are not being ended.
+    pub(super) nodes_now: BTreeSet<String>,
+    pub(super) leaves_now: BTreeSet<String>,
+    /// Since when it queues: its place in the queue.
+    pub(super) queued_at: Option<Time>,
     /// Its attempts that had a place, by the UID of the Gang: one that was deleted and made again counts its own.
     attempts: BTreeSet<(String, i64)>,
     /// What it is told about giving way, as long as it is.
@@ -38,15 +50,25 @@ pub(super) struct Seen {
     /// Why it was evicted, by attempt.
     pub(super) evictions: BTreeMap<(String, i64), String>,
     told_since: Option<Instant>,
-    evicted_since: Option<Instant>,
+    pub(super) evicted_since: Option<Instant>,
     complete_since: Option<Instant>,
     running_since: Option<Instant>,
+}
+
+/// The fault of a device, as it is published.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct SeenFault {
+    /// Its taint, as `key=value`.
+    pub(super) taint: String,
+    since: Instant,
 }
 
 /// Everything that was seen, by `namespace/owner`.
 pub(super) struct Observation {
     client: Client,
     pub(super) gangs: BTreeMap<String, Seen>,
+    /// The devices that have a fault now, by node and name.
+    pub(super) faulty: BTreeMap<(String, String), SeenFault>,
 }
 
 impl Observation {
@@ -54,6 +76,7 @@ impl Observation {
         Self {
             client,
             gangs: BTreeMap::new(),
+            faulty: BTreeMap::new(),
         }
     }
 
@@ -70,12 +93,15 @@ impl Observation {
         )?;
         let uuids = uuids_by_device(&slices);
         let leaves = leaves_by_node(&nodes);
+        self.take_faults(&slices, now);
         // Of several Gangs of one owner the latest is what it is now.
         gangs.sort_by_key(|gang| gang.creation_timestamp().map(|at| at.0));
         for gang in &gangs {
             let members: Vec<&Pod> = pods.iter().filter(|pod| is_member(pod, gang)).collect();
             let seen = self.gangs.entry(name_of(gang)).or_default();
             seen.take_status(gang, now);
+            seen.nodes_now.clear();
+            seen.leaves_now.clear();
             for pod in &members {
                 seen.take_pod(pod, &claims, &uuids, &leaves);
             }
@@ -88,6 +114,30 @@ impl Observation {
             }
         }
         Ok(())
+    }
+
+    fn take_faults(&mut self, slices: &[ResourceSlice], now: Instant) {
+        let mut faulty = BTreeMap::new();
+        for slice in slices {
+            for device in slice.spec.devices.iter().flatten() {
+                let mut taints = device.taints.iter().flatten();
+                let Some(taint) = taints.find(|taint| taint.key == keys::TAINT_FAULT) else {
+                    continue;
+                };
+                let key = (slice.spec.pool.name.clone(), device.name.clone());
+                let since = self.faulty.get(&key).map_or(now, |before| before.since);
+                let value = taint.value.as_deref().unwrap_or_default();
+                let taint = format!("{}={value}", taint.key);
+                faulty.insert(key, SeenFault { taint, since });
+            }
+        }
+        self.faulty = faulty;
+    }
+
+    /// The taint of a device that has a fault, and when it was first seen.
+    pub(super) fn fault_of(&self, node: &str, device: &str) -> Option<(&str, Instant)> {
+        let fault = self.faulty.get(&(node.to_owned(), device.to_owned()))?;
+        Some((fault.taint.as_str(), fault.since))
     }
 
     pub(super) fn is_running(&self, team: &str, name: &str) -> bool {
@@ -121,13 +171,15 @@ impl Observation {
             .is_some_and(|seen| seen.phase == GangPhase::Finished)
     }
 
-    fn seen(&self, team: &str, name: &str) -> Option<&Seen> {
+    /// What was seen of a gang.
+    pub(super) fn seen(&self, team: &str, name: &str) -> Option<&Seen> {
         self.gangs.get(&format!("{team}/{name}"))
     }
 
     /// The report of everything that was seen.
     pub(super) fn report(
         &self,
+        fault: FaultReport,
         kubernetes: String,
         took: Duration,
         verdict: Verdict,
@@ -146,6 +198,7 @@ impl Observation {
         });
         DemoReport {
             gangs: gangs.collect(),
+            fault,
             kubernetes,
             seconds: tenths(took),
             observer: verdict.into(),
@@ -202,6 +255,7 @@ impl Seen {
             self.evicted_since.get_or_insert(now);
         }
         self.phase = status.phase;
+        self.queued_at.clone_from(&status.queued_at);
         self.team = status.team.clone().unwrap_or_default();
         self.reason = status
             .queue
@@ -227,6 +281,10 @@ impl Seen {
             return;
         };
         self.leaves.extend(leaves.get(&node).cloned());
+        if pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod) {
+            self.leaves_now.extend(leaves.get(&node).cloned());
+            self.nodes_now.insert(node.clone());
+        }
         self.nodes.insert(node);
         let uid = pod.uid();
         for claim in claims
@@ -316,6 +374,6 @@ fn leaves_by_node(nodes: &[Node]) -> BTreeMap<String, String> {
 }
 
 /// Seconds with one decimal.
-fn tenths(duration: Duration) -> f64 {
+pub(super) fn tenths(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 10.0).round() / 10.0
 }

@@ -11,6 +11,8 @@ use crate::observer::{Expected, Verdict};
 pub struct DemoReport {
     /// Every gang.
     pub gangs: Vec<GangReport>,
+    /// What became of the gang of which a GPU broke.
+    pub fault: FaultReport,
     /// Version of the API server.
     pub kubernetes: String,
     /// Duration of the story, builds and start of the cluster not included.
@@ -77,6 +79,68 @@ impl fmt::Display for ObserverReport {
     }
 }
 
+/// What was observed of the gang of which a GPU broke.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct FaultReport {
+    /// `namespace/name` of the gang.
+    pub gang: String,
+    /// The node of the GPU.
+    pub node: String,
+    /// The GPU, as its node publishes it.
+    pub device: String,
+    /// Its UUID.
+    pub gpu: String,
+    /// The taint that it got, as `key=value`.
+    pub taint: String,
+    /// From the fault to the first sight of its taint.
+    pub taint_seconds: f64,
+    /// From the fault to the first sight of its gang's eviction.
+    pub eviction_seconds: f64,
+    /// From the fault to the first sight of its gang running again.
+    pub running_seconds: f64,
+    /// Nodes that the gang ran on before.
+    pub nodes_before: Vec<String>,
+    /// Nodes that it runs on now.
+    pub nodes_now: Vec<String>,
+    /// Whether it queued with the age that it had before.
+    pub has_kept_its_place: bool,
+    /// `namespace/name` of the gang that was started on the same node meanwhile.
+    pub beside: String,
+    /// UUIDs of the GPUs that it got there.
+    pub gpus_beside: Vec<String>,
+}
+
+impl fmt::Display for FaultReport {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            formatter,
+            "{} of {} broke under {}: {} after {:.1} s, evicted after {:.1} s, running again after {:.1} s",
+            self.device,
+            self.node,
+            self.gang,
+            self.taint,
+            self.taint_seconds,
+            self.eviction_seconds,
+            self.running_seconds
+        )?;
+        writeln!(
+            formatter,
+            "  it was on {} and is on {}, its place in the queue was {}; {} has {} GPUs of {}",
+            self.nodes_before.join(","),
+            self.nodes_now.join(","),
+            if self.has_kept_its_place {
+                "kept"
+            } else {
+                "LOST"
+            },
+            self.beside,
+            self.gpus_beside.len(),
+            self.node
+        )
+    }
+}
+
 /// What was observed of a gang.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -129,6 +193,6 @@ impl fmt::Display for DemoReport {
                 writeln!(formatter, "{:<81}  {gpu}", "")?;
             }
         }
-        write!(formatter, "\n{}", self.observer)
+        write!(formatter, "\n{}\n{}", self.fault, self.observer)
     }
 }

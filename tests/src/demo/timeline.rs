@@ -10,12 +10,13 @@ use super::observation::{Observation, Seen};
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     told: BTreeMap<String, Seen>,
+    tainted: BTreeMap<(String, String), String>,
 }
 
 impl Timeline {
-    /// A line for each gang whose phase or reason changed.
+    /// A line for each device that has a fault or has none any more, and for each gang whose phase or reason changed.
     pub(super) fn news(&mut self, observation: &Observation) -> Vec<String> {
-        let mut lines = Vec::new();
+        let mut lines = self.news_of_devices(observation);
         for (name, seen) in &observation.gangs {
             let before = self.told.insert(name.clone(), seen.clone());
             let mut tell = |word: &str, text: &str| {
@@ -41,6 +42,29 @@ impl Timeline {
         }
         lines
     }
+
+    fn news_of_devices(&mut self, observation: &Observation) -> Vec<String> {
+        let now = observation.faulty.iter();
+        let now: BTreeMap<(String, String), String> = now
+            .map(|(device, fault)| (device.clone(), fault.taint.clone()))
+            .collect();
+        let line = |(node, device): &(String, String), word: &str, taint: &str| {
+            let name = format!("{node}/{device}");
+            format!("{name:<16} {word:<11} {taint}")
+        };
+        let come = now
+            .iter()
+            .filter(|(device, taint)| self.tainted.get(*device) != Some(*taint))
+            .map(|(device, taint)| line(device, "Tainted", taint));
+        let gone = self
+            .tainted
+            .iter()
+            .filter(|(device, _)| !now.contains_key(*device))
+            .map(|(device, taint)| line(device, "Untainted", taint));
+        let lines = come.chain(gone).collect();
+        self.tainted = now;
+        lines
+    }
 }
 
 fn details(seen: &Seen) -> String {
@@ -55,7 +79,11 @@ fn details(seen: &Seen) -> String {
             let list = |names: &std::collections::BTreeSet<String>| {
                 names.iter().cloned().collect::<Vec<_>>().join(",")
             };
-            format!("on {} (leaf {})", list(&seen.nodes), list(&seen.leaves))
+            format!(
+                "on {} (leaf {})",
+                list(&seen.nodes_now),
+                list(&seen.leaves_now)
+            )
         }
         _ => String::new(),
     }

@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use anyhow::Result;
 use nvidia_ml_mock::{Board as CardsOfBoard, StateFile, uuid};
 
-use super::{NodeOptions, PROC_ON_NODE};
+use super::{BOOT_ID_FILE, NodeOptions, PROC_ON_NODE};
 use crate::gpu_board::Board;
 
 /// The kernel's list of devices, as on a machine with NVIDIA's driver. Nothing opens them: containers are plain processes, and what they were
@@ -22,6 +22,7 @@ pub(super) fn install(
     let proc = directory.join("proc");
     fs::create_dir_all(&proc)?;
     fs::write(proc.join("devices"), DEVICES)?;
+    fs::write(directory.join(BOOT_ID_FILE), "first")?;
     let mut state = board.state(&options.name);
     state.proc_directory = Some(PROC_ON_NODE.into());
     let cards = CardsOfBoard::named(&state.board).filter(|_| options.in_mig_mode);

@@ -1,6 +1,9 @@
 //! Who is charged for what: the union by claim UID over everything that names a claim.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use kube::ResourceExt;
 use muster_api::{Charge, Intent, Permit, Proposal};
@@ -18,8 +21,9 @@ pub(super) struct ChargedClaim {
     pub(super) is_lost: bool,
     /// UIDs of the pods that hold it.
     pub(super) pods: BTreeSet<String>,
-    /// Where it is named: `Ledger`, `Gang ns/name`, `permit on NODE`.
-    pub(super) named_by: BTreeSet<String>,
+    /// Where it is named (`Ledger`, `Gang ns/name`, `permit on NODE`), and the UIDs of the pods by which it stands there: all of the attempt
+    /// where a gang is charged as a whole, its own where a permit is.
+    pub(super) named_by: BTreeMap<String, Arc<BTreeSet<String>>>,
 }
 
 /// What one object says that one gang is charged.
@@ -164,6 +168,8 @@ impl Charges {
     }
 
     fn add(&mut self, statement: &Statement<'_>, team: &str) {
+        let pods = statement.pods.iter().map(|(pod, _)| (*pod).to_owned());
+        let pods: Arc<BTreeSet<String>> = Arc::new(pods.collect());
         for group in &statement.charge.claims {
             for uid in &group.uids {
                 let claim = self.claims.entry(uid.clone()).or_default();
@@ -171,7 +177,12 @@ impl Charges {
                 claim.flavor.clone_from(&group.flavor);
                 claim.gpus_milli = claim.gpus_milli.max(group.gpus_milli);
                 claim.vram_bytes = claim.vram_bytes.max(group.vram_bytes);
-                claim.named_by.insert(statement.place.clone());
+                // Of several permits of a node each stands by its own pod.
+                claim
+                    .named_by
+                    .entry(statement.place.clone())
+                    .and_modify(|known| Arc::make_mut(known).extend(pods.iter().cloned()))
+                    .or_insert_with(|| Arc::clone(&pods));
             }
         }
         for resource in &statement.charge.resources {
@@ -191,13 +202,5 @@ impl Charges {
                 }
             }
         }
-    }
-}
-
-impl ChargedClaim {
-    /// Where it is named, in one line.
-    pub(super) fn places(&self) -> String {
-        let places: Vec<&str> = self.named_by.iter().map(String::as_str).collect();
-        places.join(", ")
     }
 }

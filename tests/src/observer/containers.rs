@@ -91,6 +91,27 @@ impl Containers {
         self.runs.values().map(|run| &run.container)
     }
 
+    /// Containers that ran at the first of these revisions and still at the second, as far as they are not judged to their end.
+    pub(super) fn from_to(
+        &self,
+        first: Revision,
+        second: Revision,
+    ) -> impl Iterator<Item = &Container> {
+        let throughout = self.runs.values().filter(move |run| {
+            run.started <= first && run.exited.is_none_or(|exited| exited > second)
+        });
+        throughout.map(|run| &run.container)
+    }
+
+    /// The containers of a pod that are not judged to their end, each with the revision of its start.
+    pub(super) fn of_pod(&self, pod_uid: &str) -> impl Iterator<Item = (&Container, Revision)> {
+        let of_pod = self
+            .runs
+            .values()
+            .filter(move |run| run.container.pod_uid == pod_uid);
+        of_pod.map(|run| (&run.container, run.started))
+    }
+
     /// The earliest start among them.
     pub(super) fn first_start(&self) -> Option<Revision> {
         self.runs.values().map(|run| run.started).min()

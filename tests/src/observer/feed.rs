@@ -17,8 +17,10 @@ use super::{
     disk::{self, Disk},
     etcd::{Commit, Compacted, Etcd, Revision},
     hardware::Machine,
+    journals::Journals,
     judge::Judge,
     record::RecordFile,
+    world::{Change, Object},
 };
 
 /// How often records and disks are read and bounds are judged.
@@ -38,10 +40,12 @@ pub(super) fn start(
     etcd: Arc<Etcd>,
     nodes: Vec<SeenNode>,
     disks: Vec<Disk>,
+    journals: Journals,
     judge: Arc<Mutex<Judge>>,
 ) -> JoinSet<()> {
     let feed = Feed {
         judge,
+        journals: Arc::new(Mutex::new(journals)),
         began: Instant::now(),
     };
     let mut tasks = JoinSet::new();
@@ -53,6 +57,8 @@ pub(super) fn start(
 #[derive(Clone)]
 struct Feed {
     judge: Arc<Mutex<Judge>>,
+    /// Held while what is in them is handed on, so that nobody judges by less.
+    journals: Arc<Mutex<Journals>>,
     began: Instant,
 }
 
@@ -93,8 +99,29 @@ impl Feed {
                 None
             })
         });
-        let changes = changes.collect();
+        let changes: Vec<Change> = changes.collect();
+        // What a fault brought about was written after the fault was written down.
+        let is_about_faults =
+            |change: &Change| matches!(change.object, Object::Slice(_) | Object::Gang(_));
+        if changes.iter().any(is_about_faults) {
+            self.read_journals();
+        }
         self.lock(|judge, _| judge.commit(commit.revision, changes));
+    }
+
+    /// Hands on what tests did to GPUs up to now.
+    fn read_journals(&self) {
+        let journals = self.journals.lock();
+        let mut journals = journals.unwrap_or_else(PoisonError::into_inner);
+        let news = journals.news();
+        self.lock(|judge, _| match news {
+            Ok(news) => {
+                for (node, injected) in &news {
+                    judge.injected(node, injected);
+                }
+            }
+            Err(error) => judge.blind(&format!("{error:#}")),
+        });
     }
 
     /// Reads records, cards and disks and lets the judge judge, for ever.
@@ -103,6 +130,7 @@ impl Feed {
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
+            self.read_journals();
             for SeenNode { record, machine } in &mut nodes {
                 let lines = record.new_lines();
                 let cards = machine.look();

@@ -20,6 +20,10 @@ pub enum Invariant {
     S5,
     /// Nothing stays charged, reserved, prepared or tainted without a cause.
     S6,
+    /// A fault of a GPU is over only by a proof that is newer than the fault and fits its class.
+    S7,
+    /// A gang is evicted for a fault only if it reaches a device that the gang holds, and once for each.
+    S8,
     /// A stale leader commits nothing.
     S16,
 }

@@ -58,6 +58,11 @@ impl Part {
         None
     }
 
+    /// Whether it is a part of this GPU.
+    pub(super) fn is_of(&self, gpu: &str) -> bool {
+        self.gpu == gpu
+    }
+
     /// Whether both need the same hardware.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
         self.gpu == other.gpu && self.start < other.end && other.start < self.end

@@ -12,6 +12,8 @@ use super::{
     disk::Remains,
     epochs,
     etcd::Revision,
+    fault_evictions::FaultEvictions,
+    faults::Faults,
     findings::{
         Findings,
         Invariant::{S2, S6},
@@ -27,7 +29,7 @@ use super::{
     ungates,
     world::{self, Change, Object, World},
 };
-use crate::kubernetes::is_terminal;
+use crate::{faults::journal::Injected, kubernetes::is_terminal};
 
 /// Watches the world and remembers what was wrong with it.
 #[derive(Debug)]
@@ -56,6 +58,8 @@ pub(super) struct Judge {
     slices: BTreeMap<String, Vec<Part>>,
     uncovered: Overdue,
     leaking: Overdue,
+    faults: Faults,
+    fault_evictions: FaultEvictions,
     seen_pods: BTreeSet<String>,
     /// The revision at the verdict before: nobody asks for what was earlier.
     judged_before: Revision,
@@ -83,6 +87,8 @@ impl Default for Judge {
             slices: BTreeMap::new(),
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
+            faults: Faults::default(),
+            fault_evictions: FaultEvictions::default(),
             seen_pods: BTreeSet::new(),
             judged_before: 0,
         }
@@ -90,6 +96,17 @@ impl Default for Judge {
 }
 
 impl Judge {
+    /// A node has GPUs with these UUIDs, in PCI order.
+    pub(super) fn node(&mut self, node: &str, gpus: &[String]) {
+        self.faults.node(node, gpus);
+    }
+
+    /// What was done to a GPU of a node, in its order. All that was done before what is committed next is known by then.
+    pub(super) fn injected(&mut self, node: &str, injected: &Injected) {
+        self.faults
+            .injected(node, injected, self.revision, self.now_millis);
+    }
+
     /// What was written at a revision, in the order of revisions.
     pub(super) fn commit(&mut self, revision: Revision, changes: Vec<Change>) {
         if self.revision != 0 && revision != self.revision + 1 {
@@ -144,7 +161,11 @@ impl Judge {
             self.uncovered.shift(passed);
             self.leaking.shift(passed);
             self.gang_lives.shift(passed);
+            self.faults.shift(passed);
         }
+        // Before containers that have exited are judged to their end.
+        self.faults
+            .judge(&self.containers, now_millis, &mut self.findings);
         self.containers.judge(
             self.revision,
             now_millis,
@@ -283,13 +304,26 @@ impl Judge {
             Object::Claim(claim) => {
                 self.holders.note(claim);
                 self.names.note(claim);
+                self.fault_evictions.claim(claim, self.revision);
             }
-            Object::Slice(slice) if !change.gone => self.published.note(slice),
+            Object::Slice(slice) => {
+                if !change.gone {
+                    self.published.note(slice);
+                }
+                let now = (self.revision, self.now_millis);
+                self.faults
+                    .slice(slice, change.gone, now, &mut self.findings);
+            }
+            Object::NodeDevices(node) if !change.gone => self.faults.node_devices(node),
             Object::Gang(gang) => {
                 let findings = &mut self.findings;
                 self.gang_lives.write(gang, change.gone, findings);
                 if !change.gone {
                     attempts::check(&self.world, gang, findings);
+                    let before = self.world.gangs.get(&world::uid(&**gang));
+                    let (faults, containers) = (&self.faults, &self.containers);
+                    self.fault_evictions
+                        .gang(before, gang, faults, containers, findings);
                 }
             }
             _ => {}

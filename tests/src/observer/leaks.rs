@@ -1,7 +1,9 @@
 //! S6: nothing stays charged, reserved, prepared or tainted without a cause.
 //!
 //! The cause is always the same: a pod that holds the claim is alive, or a container of it runs. It is looked for in
-//! the API server's objects and in the runtimes' records. What is looked at is everything that Muster, or Kubernetes
+//! the API server's objects and in the runtimes' records. A gang is charged as a whole, so what its Gang and the Ledger say stands as long as any
+//! pod of the attempt is there: for how long a kubelet ends the others is not Muster's. What a permit says stands as long as its own pod, or until
+//! the driver of its node lists the claim no more; each is due by itself. What is looked at is everything that Muster, or Kubernetes
 //! on its behalf, leaves behind: charges, allocations, taints, the driver's files on the nodes, and slices on the cards.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,19 +62,18 @@ pub(super) fn everything(
 ) -> Vec<(String, bool)> {
     let has_cause = |claim: &str| holders.has_cause(claim, world, containers);
     let mut all = Vec::new();
+    let living = world.pods.keys().filter(|pod| world.is_alive(pod));
+    let in_containers = containers.running().map(|container| &container.pod_uid);
+    let alive: BTreeSet<&String> = living.chain(in_containers).collect();
     for (uid, charged) in &charges.claims {
-        let is_alive = |pod: &String| {
-            world.is_alive(pod)
-                || containers
-                    .running()
-                    .any(|container| container.pod_uid == *pod)
-        };
-        // A charge that names no pod belongs to an adopted claim, whose pods are not fixed.
-        let is_caused = charged.pods.is_empty()
-            || charged.pods.iter().any(is_alive)
-            || is_said_to_be_held(world, uid);
-        let what = format!("claim {uid} is still charged ({})", charged.places());
-        all.push((what, is_caused));
+        for (place, pods) in &charged.named_by {
+            let own: &BTreeSet<String> = if pods.is_empty() { &charged.pods } else { pods };
+            // A charge that names no pod belongs to an adopted claim, whose pods are not fixed.
+            let is_caused = own.is_empty()
+                || own.iter().any(|pod| alive.contains(pod))
+                || is_said_to_be_held(world, uid);
+            all.push((format!("claim {uid} is still charged ({place})"), is_caused));
+        }
     }
     for (uid, claim) in &world.claims {
         if world::allocated_devices(claim) > 0 {

@@ -1,9 +1,9 @@
-//! The observer: watches the cluster from the outside and checks S1 to S6 and S16 all the time.
+//! The observer: watches the cluster from the outside and checks S1 to S8 and S16 all the time.
 //!
 //! It knows nothing of Muster but `muster-api`: no engine, no protocol. What a gang costs, whom it is charged to and
 //! which Flavor it takes it works out from pods, claims, slices, Namespaces and Team specs; which part of which GPU was in whose hands
-//! it takes from the device nodes in the process runtime's record ([`hardware`]), never from the driver. A scenario passes only if the
-//! observer saw nothing wrong, and saw enough to say so.
+//! it takes from the device nodes in the process runtime's record ([`hardware`]), never from the driver; what was wrong with which GPU from
+//! what tests did to the hardware ([`crate::faults::journal`]). A scenario passes only if the observer saw nothing wrong, and saw enough to say so.
 //!
 //! **Everything has one order.** One watch of etcd ([`etcd`]) brings every write of every kind in the order in which it
 //! was committed, over outages of the API server and of etcd itself, and a missing revision fails the scenario. Each
@@ -20,11 +20,14 @@ mod decode;
 mod disk;
 mod epochs;
 mod etcd;
+mod fault_evictions;
+mod faults;
 mod feed;
 mod findings;
 mod gang_lives;
 mod hardware;
 mod history;
+mod journals;
 mod judge;
 mod leaks;
 mod limits;
@@ -37,6 +40,7 @@ mod record;
 mod staged_violations;
 mod ungates;
 mod world;
+mod wrong;
 
 use std::{
     fmt,
@@ -49,7 +53,7 @@ use tokio::task::JoinSet;
 
 pub use findings::{Counts, Invariant};
 
-use crate::node::Node;
+use crate::{faults::journal::Journal, node::Node};
 
 /// Longest time from the proof of release until nothing is charged any more (S6).
 pub const RELEASE_BOUND: Duration = Duration::from_secs(30);
@@ -88,6 +92,10 @@ pub struct Verdict {
 pub enum Expected {
     /// Gangs were admitted, ran and ended.
     Gangs,
+    /// The same, and GPUs were broken and told to be.
+    Faults,
+    /// The same, and gangs were evicted for that.
+    FaultEvictions,
     /// Containers got GPUs, with no controller to admit them.
     Containers,
     /// No pod got a GPU.
@@ -97,9 +105,11 @@ pub enum Expected {
 impl Expected {
     /// The invariants that must have been checked.
     fn invariants(self) -> &'static [Invariant] {
-        use Invariant::{S1, S2, S3, S4, S5, S6, S16};
+        use Invariant::{S1, S2, S3, S4, S5, S6, S7, S8, S16};
         match self {
             Self::Gangs => &[S1, S2, S3, S4, S5, S6, S16],
+            Self::Faults => &[S1, S2, S3, S4, S5, S6, S7, S16],
+            Self::FaultEvictions => &[S1, S2, S3, S4, S5, S6, S7, S8, S16],
             Self::Containers => &[S3, S6],
             Self::Nothing => &[],
         }
@@ -119,7 +129,9 @@ impl Verdict {
             format!("the observer was blind: it never checked {invariant}; {seen}")
         }));
         let is_empty = match expected {
-            Expected::Gangs => seen.gangs == 0 || seen.pods == 0 || seen.containers == 0,
+            Expected::Gangs | Expected::Faults | Expected::FaultEvictions => {
+                seen.gangs == 0 || seen.pods == 0 || seen.containers == 0
+            }
             Expected::Containers => seen.pods == 0 || seen.containers == 0,
             Expected::Nothing => false,
         };
@@ -133,7 +145,11 @@ impl Verdict {
 impl Observer {
     /// Starts to watch the etcd at this URL, and these nodes.
     pub fn start(etcd_url: &str, nodes: &[Node]) -> Result<Self> {
-        let judge = Arc::new(Mutex::new(judge::Judge::default()));
+        let mut judge = judge::Judge::default();
+        for node in nodes {
+            judge.node(node.name(), &node.gpu_uuids());
+        }
+        let judge = Arc::new(Mutex::new(judge));
         let etcd = Arc::new(etcd::Etcd::at(etcd_url)?);
         let seen = nodes.iter().map(|node| feed::SeenNode {
             record: record::RecordFile::new(node.name().to_owned(), node.record()),
@@ -147,10 +163,15 @@ impl Observer {
             cdi_directory: node.cdi_directory(),
             claim_records: node.driver_records(),
         });
+        let journals = nodes.iter().map(|node| {
+            let journal = Journal::of(node.directory());
+            (node.name().to_owned(), journal)
+        });
         let tasks = feed::start(
             Arc::clone(&etcd),
             seen.collect(),
             disks.collect(),
+            journals::Journals::new(journals),
             Arc::clone(&judge),
         );
         Ok(Self {
@@ -167,7 +188,7 @@ impl Observer {
     }
 
     /// While Muster is stopped on purpose nothing can be released or charged; the bounds of time stand still. What is
-    /// judged by revisions (S1, S3, S4, S16, and S2 of a container that was permitted) is judged all the same.
+    /// judged by revisions (S1, S3, S4, S8, S16, S2 of a container that was permitted, and S7 of what was told) is judged all the same.
     pub fn suspend_bounds(&self, suspended: bool) {
         self.judge().suspend_bounds(suspended);
     }

@@ -91,6 +91,11 @@ impl Container {
         }))
     }
 
+    /// Whether it can use something of this GPU.
+    pub(super) fn has(&self, gpu: &str) -> bool {
+        self.parts.iter().any(|part| part.is_of(gpu))
+    }
+
     /// Claims by which it got devices, each with their names.
     pub(super) fn claims(&self) -> BTreeMap<&str, Vec<&str>> {
         let mut claims: BTreeMap<&str, Vec<&str>> = BTreeMap::new();

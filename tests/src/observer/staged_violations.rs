@@ -1,5 +1,7 @@
 //! The observer sees a violation of each invariant when one is staged, and none when all goes well.
 
+mod faults;
+mod releases;
 mod slices;
 
 use serde_json::{Value, json};

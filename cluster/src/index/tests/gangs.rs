@@ -5,11 +5,11 @@ use serde_json::json;
 
 use crate::{
     formed::{FormedGang, GangKey},
-    index::NamespacedName,
+    index::{Config, Index, NamespacedName},
     object::Kind,
     testing::{
-        admitted, claim, gang, gone, index_with, indexed_job, is, key, member, only_gang, owner,
-        pod, rank_of, with,
+        admitted, background, claim, config, gang, gone, index_with, indexed_job, is, key, member,
+        only_gang, owner, pod, rank_of, settle, with,
     },
 };
 use muster_engine::Timestamp;
@@ -51,6 +51,24 @@ fn a_pod_that_declares_nothing_but_gpus_is_a_gang_of_one_in_its_namespaces_team(
         index.gang_of_pod(&NamespacedName::new("ml", "solo")),
         Some(&gang.key)
     );
+}
+
+#[test]
+fn a_gang_is_made_with_the_start_limit_that_the_installation_has() {
+    let with_limit = |start_timeout_seconds, objects: Vec<serde_json::Value>| {
+        let mut index = Index::new(Config {
+            start_timeout_seconds,
+            ..config()
+        });
+        for change in background().into_iter().chain(objects.into_iter().map(is)) {
+            index.observe(change);
+        }
+        settle(&mut index);
+        only_gang(&index).spec.start_timeout_seconds
+    };
+    let alone = || vec![pod("solo", 5), claim("solo", 2)];
+    assert_eq!(with_limit(1_200, alone()), 1_200);
+    assert_eq!(with_limit(1, alone()), 1);
 }
 
 #[test]

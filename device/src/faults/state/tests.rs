@@ -118,15 +118,15 @@ fn what_is_to_be_published_stays_until_it_is_mended_however_often_that_fails() {
 }
 
 #[test]
-fn a_lost_gpu_and_one_that_nobody_knows_taint_no_other() {
+fn a_gpu_that_is_not_available_and_one_that_nobody_knows_taint_no_other() {
     let known = known(&["GPU-a", "GPU-b"]);
     let mut state = FaultState::default();
-    let lost = Observation {
+    let unavailable = Observation {
         class: FaultClass::Reset,
         scope: Scope::Gpu,
-        cause: Cause::Lost,
+        cause: Cause::Unavailable,
     };
-    let _ = state.observe(&gpu("GPU-a"), lost, &known, NOW);
+    let _ = state.observe(&gpu("GPU-a"), unavailable, &known, NOW);
     let _ = state.observe(&gpu("GPU-unknown"), xid(79), &known, NOW);
     let elsewhere = PciAddress::parse("0000:ff:00").unwrap();
     let _ = state.observe(&Device::Address(elsewhere), xid(79), &known, NOW);

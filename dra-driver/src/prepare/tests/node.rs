@@ -61,6 +61,8 @@ pub(super) struct Node {
     /// Looks at this GPU do not end until [`Node::release_looks`].
     pub(super) hanging: Option<String>,
     held_looks: VecDeque<(usize, Effect)>,
+    /// This GPU does not say which slices it has.
+    pub(super) unlisted: Option<String>,
 }
 
 /// Who has the lock.
@@ -111,6 +113,7 @@ impl Node {
             changes: BTreeMap::new(),
             hanging: None,
             held_looks: VecDeque::new(),
+            unlisted: None,
         }
     }
 
@@ -304,10 +307,15 @@ impl Node {
                 self.held_looks.push_back((instance, effect));
             }
             Effect::Look { look, gpu } => {
+                let live = if self.unlisted.as_ref() == Some(&gpu) {
+                    Err("NVML did not answer".to_owned())
+                } else {
+                    Ok(self.live.get(&gpu).cloned().unwrap_or_default())
+                };
                 let sight = Sight {
                     changes: Ok(self.changes_of(&gpu)),
                     processes: Ok(Vec::new()),
-                    live: Ok(self.live.get(&gpu).cloned().unwrap_or_default()),
+                    live,
                 };
                 self.asked.push(gpu);
                 self.begin(instance, Input::Looked(look, sight));

@@ -382,6 +382,41 @@ fn what_is_gone_already_is_unprepared_and_made_once_more_for_who_asks_again() {
     assert_clean(&node, "in the end");
 }
 
+/// By the numbers of a slice that is gone its CDI file may name another one.
+#[test]
+fn what_is_prepared_is_answered_only_once_it_is_seen_that_its_slices_lie_where_it_says() {
+    for hangs in [false, true] {
+        let mut node = node();
+        node.prepare(claim("a", &["slice-1-0"]));
+        let gpu = Some("GPU-0".to_owned());
+        if hangs {
+            node.hanging = gpu;
+        } else {
+            node.unlisted = gpu;
+        }
+        // Nobody sees that the GPU is reset, and that another slice has the number now.
+        node.live.clear();
+        add_foreign(&mut node, 1, 5);
+        let before = node.disk.records["a"].devices.clone();
+        let call = node.prepare(claim("a", &["slice-1-0"]));
+        node.pass(34 * SECOND);
+        assert_eq!(node.answered(call), None, "hangs: {hangs}");
+        node.pass(7 * SECOND);
+        let refusal = node.refused(call);
+        assert_eq!(refusal.reason, Some(Reason::DeviceUnknown), "{refusal}");
+        assert!(refusal.message.contains("GPU-0"), "{refusal}");
+        assert_eq!(node.state("a"), Some(RecordState::Prepared), "it holds");
+        assert_eq!(node.disk.records["a"].devices, before);
+        node.unlisted = None;
+        node.release_looks();
+        let call = node.prepare(claim("a", &["slice-1-0"]));
+        assert_eq!(node.prepared(call).len(), 1, "hangs: {hangs}");
+        assert_eq!(node.starts(), [5, 0]);
+        let made = node.cdi["a"].devices[0].slice.clone().unwrap().made;
+        assert_eq!(made.unwrap().uuid, "MIG-2", "hangs: {hangs}");
+    }
+}
+
 #[test]
 fn slices_of_an_administrator_are_used_as_they_are_and_stay() {
     let mut node = node_with(None, SliceMode::Static);

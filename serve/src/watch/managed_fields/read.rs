@@ -1,16 +1,10 @@
-//! Reads an object from its text, and of its `managedFields` only what is kept, in one go: to find them beforehand, and to leave them out of
-//! a copy of the text, took as long as to read a third of the object.
+//! Reads an object from its text, and of its `managedFields` only what is kept, in one go ([`crate::fields`]).
 
-use std::{borrow::Cow, fmt};
-
-use serde::{
-    Deserializer,
-    de::{DeserializeOwned, DeserializeSeed, Error, MapAccess, Visitor, value::CowStrDeserializer},
-    forward_to_deserialize_any,
-};
-use serde_json::{Value, value::RawValue};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use super::suspension;
+use crate::fields::{self, Field, Fields};
 
 /// Where they stand.
 const PATH: &[&str] = &["metadata", "managedFields"];
@@ -21,8 +15,7 @@ const SUSPENSION: &str = "\"f:suspend\"";
 /// longer, since nothing of them is known beforehand.
 pub(in crate::watch) fn read<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let inner = &mut deserializer;
-    let object = K::deserialize(Above { inner, path: PATH })?;
+    let object = fields::read(&mut deserializer, Above(PATH))?;
     deserializer.end()?;
     Ok(object)
 }
@@ -37,138 +30,19 @@ fn kept(fields: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(kept.as_deref().unwrap_or(fields))
 }
 
-/// What is read, or how it is read, and where they stand from there.
-struct Above<T> {
-    inner: T,
-    path: &'static [&'static str],
-}
+/// What stands above them: their path from there.
+#[derive(Clone, Copy)]
+struct Above(&'static [&'static str]);
 
-/// An object, or none.
-impl<'de, D: Deserializer<'de>> Deserializer<'de> for Above<D> {
-    type Error = D::Error;
+impl Fields for Above {
+    const ARE_OF_LISTS: bool = false;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let path = self.path;
-        let inner = visitor;
-        self.inner.deserialize_any(Above { inner, path })
-    }
-
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, D::Error> {
-        let path = self.path;
-        let inner = visitor;
-        self.inner.deserialize_option(Above { inner, path })
-    }
-
-    forward_to_deserialize_any! {
-        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf unit unit_struct
-        newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
-    }
-}
-
-/// Whatever else it is asked to read is of the wrong type.
-impl<'de, V: Visitor<'de>> Visitor<'de> for Above<V> {
-    type Value = V::Value;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.inner.expecting(formatter)
-    }
-
-    fn visit_none<E: Error>(self) -> Result<V::Value, E> {
-        self.inner.visit_none()
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<V::Value, E> {
-        self.inner.visit_unit()
-    }
-
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<V::Value, D::Error> {
-        let path = self.path;
-        let inner = deserializer;
-        self.inner.visit_some(Above { inner, path })
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<V::Value, A::Error> {
-        self.inner.visit_map(FieldsAbove {
-            fields,
-            path: self.path,
-            is_on_path: false,
-        })
-    }
-}
-
-impl<'de, T: DeserializeSeed<'de>> DeserializeSeed<'de> for Above<T> {
-    type Value = T::Value;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T::Value, D::Error> {
-        let path = self.path;
-        let inner = deserializer;
-        self.inner.deserialize(Above { inner, path })
-    }
-}
-
-/// The fields of an object.
-struct FieldsAbove<A> {
-    fields: A,
-    path: &'static [&'static str],
-    /// Whether the value that comes next is on the path.
-    is_on_path: bool,
-}
-
-impl<'de, A: MapAccess<'de>> MapAccess<'de> for FieldsAbove<A> {
-    type Error = A::Error;
-
-    fn next_key_seed<K: DeserializeSeed<'de>>(
-        &mut self,
-        seed: K,
-    ) -> Result<Option<K::Value>, A::Error> {
-        let Some(name) = self.fields.next_key_seed(Name)? else {
-            return Ok(None);
-        };
-        self.is_on_path = self.path.first().is_some_and(|first| name == *first);
-        let name = CowStrDeserializer::<A::Error>::new(name);
-        seed.deserialize(name).map(Some)
-    }
-
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, A::Error> {
-        match self.path.split_first() {
-            Some((_, path)) if self.is_on_path && path.is_empty() => {
-                let fields = self.fields.next_value::<&RawValue>()?;
-                let kept = kept(fields.get()).map_err(A::Error::custom)?;
-                seed.deserialize(kept).map_err(A::Error::custom)
-            }
-            Some((_, path)) if self.is_on_path => {
-                let inner = seed;
-                self.fields.next_value_seed(Above { inner, path })
-            }
-            _ => self.fields.next_value_seed(seed),
+    fn field(self, name: &str) -> Field<Self> {
+        match self.0.split_first() {
+            Some((first, [])) if *first == name => Field::Replaced(kept),
+            Some((first, path)) if *first == name => Field::Within(Self(path)),
+            _ => Field::Read,
         }
-    }
-}
-
-/// The name of a field, which is part of the text unless it is written in an odd way.
-struct Name;
-
-impl<'de> DeserializeSeed<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Cow<'de, str>, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl<'de> Visitor<'de> for Name {
-    type Value = Cow<'de, str>;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a name")
-    }
-
-    fn visit_borrowed_str<E: Error>(self, name: &'de str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Borrowed(name))
-    }
-
-    fn visit_str<E: Error>(self, name: &str) -> Result<Cow<'de, str>, E> {
-        Ok(Cow::Owned(name.to_owned()))
     }
 }
 

@@ -138,6 +138,34 @@ fn what_a_finalizer_holds_is_answered_as_it_is_and_gets_no_new_one() {
 }
 
 #[test]
+fn a_bound_pod_stays_until_it_is_deleted_without_grace_as_it_was_seen() {
+    const PODS: &str = "/api/v1/namespaces/ml/pods";
+    const POD: &str = "/api/v1/namespaces/ml/pods/p";
+    let mut api = ApiServer::default();
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n0", "containers": []},
+    });
+    let created = ask(&mut api, "POST", PODS, JSON, &pod).body;
+    let as_seen = |pod: &Value| {
+        let metadata = &pod["metadata"];
+        let seen = json!({"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]});
+        json!({"gracePeriodSeconds": 0, "preconditions": seen})
+    };
+    let deleted = ask(&mut api, "DELETE", POD, JSON, &json!({})).body;
+    assert_eq!(deleted["metadata"]["deletionGracePeriodSeconds"], 30);
+    let stale = ask(&mut api, "DELETE", POD, JSON, &as_seen(&created));
+    assert_eq!(stale.code, StatusCode::CONFLICT);
+    let gone = ask(&mut api, "DELETE", POD, JSON, &as_seen(&deleted));
+    assert_eq!(
+        (gone.code, &gone.body["kind"]),
+        (StatusCode::OK, &json!("Status"))
+    );
+    let read = ask(&mut api, "GET", POD, "", &Value::Null);
+    assert_eq!(read.code, StatusCode::NOT_FOUND);
+}
+
+#[test]
 fn paths_name_kinds_namespaces_and_subresources() {
     let namespace = Target::parse("/api/v1/namespaces/ml").unwrap();
     assert_eq!(

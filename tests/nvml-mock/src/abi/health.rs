@@ -64,6 +64,12 @@ export! {
         }
     }
 
+    fn nvmlDeviceGetCurrentClocksThrottleReasons(device: nvmlDevice_t, reasons: *mut c_ulonglong) {
+        let machine = Machine::now()?;
+        let target = machine.target(device)?;
+        put(reasons, machine.card(&target.gpu).map_or(0, |card| card.throttle_reasons))
+    }
+
     fn nvmlDeviceGetRemappedRows(
         device: nvmlDevice_t,
         correctable: *mut c_uint,

@@ -1,0 +1,99 @@
+//! `cargo xtask bench recovery`: how long it takes from a fault to the whole gang running again.
+#![allow(clippy::print_stdout, reason = "a benchmark speaks on standard output")]
+
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Instant,
+};
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use muster_tests::{
+    cluster::Cluster,
+    preflight,
+    progress::ProgressCallback,
+    recovery_bench::{self, Case, Options, RecoveryReport, Timing},
+    suite,
+};
+
+/// How long it takes from a fault to the whole gang running again.
+#[derive(Parser)]
+struct Arguments {
+    /// Faults of each case.
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    runs: u32,
+    /// A case, as GRACE:DIED: seconds of grace that ranks take (0 or 30), and how many die with their GPU (a number, or all). Several may be given,
+    /// the first is what the report says first. All eight without it: 0, 1, 3 and all, with 30 and with 0.
+    #[arg(long = "case", value_name = "GRACE:DIED")]
+    cases: Vec<Case>,
+    /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; with 0 nothing is measured about lost nodes.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    node_loss_runs: u32,
+    /// Shortens what decides about lost nodes to a tenth or so; the report says so.
+    #[arg(long)]
+    quick: bool,
+    /// Writes what was measured as JSON, after each case anew.
+    #[arg(long)]
+    report: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    suite::prepare_process();
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    if let Some(reason) = preflight::missing().await {
+        bail!("{reason}");
+    }
+    let timing = if arguments.quick {
+        Timing::QUICK
+    } else {
+        Timing::AS_SHIPPED
+    };
+    let options = Options {
+        runs: arguments.runs,
+        cases: if arguments.cases.is_empty() {
+            Case::all()
+        } else {
+            arguments.cases
+        },
+        node_loss_runs: arguments.node_loss_runs,
+        timing,
+    };
+    let progress = ProgressCallback::to(|step| println!("{step}"));
+    let mut cluster = Cluster::start(recovery_bench::cluster_options(timing, progress)).await?;
+    let began = Instant::now();
+    let say = |text: &str| println!("{:>7.1} s  {text}", began.elapsed().as_secs_f64());
+    let path = arguments.report.as_deref();
+    let measured =
+        recovery_bench::measure(&mut cluster, &options, say, |report| write(report, path)).await;
+    if measured.is_err() {
+        println!(
+            "everything is kept in {}",
+            cluster.keep_directory().display()
+        );
+    }
+    cluster.stop().await;
+    let report = measured?;
+    println!("\n{report}");
+    write(&report, path)
+}
+
+/// As a whole, so that whoever reads it meanwhile sees the last report or this one.
+fn write(report: &RecoveryReport, path: Option<&Path>) -> Result<()> {
+    let Some(path) = path else { return Ok(()) };
+    let text = serde_json::to_string_pretty(report)?;
+    let partial = path.with_extension("new");
+    std::fs::write(&partial, text + "\n")
+        .with_context(|| format!("writing {}", partial.display()))?;
+    std::fs::rename(&partial, path).with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,276 @@
+//! How long it takes from a fault to the whole gang running again: `cargo xtask bench recovery`.
+//!
+//! etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubelets are real, and so is Muster with its drivers; GPUs are the mock
+//! NVML library's, containers are processes. A gang of [`gang::RANKS`] pods runs on two of four nodes; beside it runs a gang of one pod on every node, to which
+//! nothing must happen. One of the gang's GPUs breaks, or one of its nodes is no more, and a watch of pods, ResourceSlices and the Ledger shows
+//! what becomes of it ([`watched`]). Each run has a gang of its own; the fault is mended before the next.
+//!
+//! Which restarts are wrong, and which are not whole, is judged by the same watch ([`restarts`]), over all of a case and not only while a run is
+//! measured.
+
+mod cases;
+mod fault;
+mod gang;
+mod node_loss;
+mod plain_job;
+mod report;
+mod restarts;
+mod watched;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use kube::Client;
+use serde::Serialize;
+
+pub use cases::{Case, RanksDied};
+pub use report::{FaultReport, NodeLossReport, RecoveryReport, Settings};
+
+use crate::{
+    cluster::{Cluster, ClusterOptions},
+    gpu_board::Board,
+    install::MusterOptions,
+    kubernetes::{LIMIT, Progress, eventually},
+    node::NodeOptions,
+    progress::ProgressCallback,
+};
+use gang::{Behaviour, RANKS, Running};
+use node_loss::RanksElsewhere;
+use restarts::Before;
+use watched::Watched;
+
+/// The nodes: a gang that runs on two of them finds room on the others.
+pub const NODES: [&str; 4] = ["node-0", "node-1", "node-2", "node-3"];
+/// What breaks: the GPU's system processor does not answer, and the GPU has to be reset. Of the XIDs of that class this one may come again and again
+/// to one GPU; others would be taken for a GPU that is to be exchanged after the fifth within a week.
+pub const XID: u32 = 119;
+/// Longest time of one run. The Job controller alone may wait for ten minutes, where many ranks have failed.
+const RUN_LIMIT: Duration = Duration::from_mins(15);
+
+/// What is to be measured.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Faults of each case.
+    pub runs: u32,
+    /// The cases of faults.
+    pub cases: Vec<Case>,
+    /// Nodes that are lost, for each of what ranks elsewhere do; with none Kubernetes' own way is not measured either.
+    pub node_loss_runs: u32,
+    /// What decides about lost nodes.
+    pub timing: Timing,
+}
+
+/// What decides about lost nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Timing {
+    /// A node whose kubelet is silent for so long is NotReady (`--node-monitor-grace-period` of kube-controller-manager).
+    pub node_monitor_grace_seconds: u64,
+    /// A node that is NotReady for so long is lost (`--node-lost-after-seconds` of the controller).
+    pub node_lost_after_seconds: u32,
+    /// Gangs on a node that is NotReady for so long are evicted (`--node-evict-after-seconds` of the controller).
+    pub node_evict_after_seconds: u32,
+    /// Pods of a plain Job tolerate a node that is NotReady for so long.
+    pub toleration_seconds: i64,
+}
+
+impl Timing {
+    /// What Kubernetes and Muster ship.
+    pub const AS_SHIPPED: Self = Self {
+        node_monitor_grace_seconds: 50,
+        node_lost_after_seconds: 60,
+        node_evict_after_seconds: 240,
+        toleration_seconds: 300,
+    };
+    /// A tenth or so of that, to see that the measurement works.
+    pub const QUICK: Self = Self {
+        node_monitor_grace_seconds: 8,
+        node_lost_after_seconds: 10,
+        node_evict_after_seconds: 20,
+        toleration_seconds: 30,
+    };
+}
+
+/// The cluster that it is measured on.
+pub fn cluster_options(timing: Timing, progress: ProgressCallback) -> ClusterOptions {
+    let node = |name: &str| NodeOptions {
+        name: name.to_owned(),
+        board: Some(Board::H100Nvswitch8),
+        ..NodeOptions::default()
+    };
+    let Timing {
+        node_lost_after_seconds: lost,
+        node_evict_after_seconds: evict,
+        ..
+    } = timing;
+    ClusterOptions {
+        nodes: NODES.map(node).into(),
+        muster: Some(MusterOptions {
+            values: vec![
+                "recovery.mode=Enforce".to_owned(),
+                // One fault a minute on four nodes is what the breaker is there to stop.
+                "recovery.breaker.sharePercent=100".to_owned(),
+                format!(
+                    "controller.extraArgs={{--node-lost-after-seconds={lost},--node-evict-after-seconds={evict}}}"
+                ),
+            ],
+            ..MusterOptions::default()
+        }),
+        node_monitor_grace_seconds: Some(timing.node_monitor_grace_seconds),
+        progress,
+        ..ClusterOptions::default()
+    }
+}
+
+/// Measures on a cluster of [`cluster_options`]. `say` is told of progress; `keep` gets the report after each case, so that what was measured is there
+/// even if something fails later.
+pub async fn measure(
+    cluster: &mut Cluster,
+    options: &Options,
+    say: impl Fn(&str),
+    keep: impl Fn(&RecoveryReport) -> Result<()>,
+) -> Result<RecoveryReport> {
+    ensure!(
+        options.runs > 0 && !options.cases.is_empty(),
+        "nothing is to be measured: {options:?}"
+    );
+    let client = cluster.client();
+    let version = client.apiserver_version().await?.git_version;
+    let first = options.cases.first().copied().unwrap_or(Case::MAIN);
+    let mut report = RecoveryReport::new(options.runs, first, version, options.timing);
+    say("starting a gang of one pod on each node, to which nothing must happen");
+    let mut bench = Bench::prepare(cluster, say).await?;
+    for case in &options.cases {
+        let measured = bench.measure_faults(*case, options.runs).await?;
+        report.add_case(measured);
+        report.findings.append(&mut bench.findings);
+        keep(&report)?;
+    }
+    if options.node_loss_runs > 0 {
+        for elsewhere in [RanksElsewhere::Hang, RanksElsewhere::Fail] {
+            let runs = options.node_loss_runs;
+            let measured = bench.measure_node_losses(elsewhere, runs).await?;
+            report.add_node_loss(measured);
+            report.findings.append(&mut bench.findings);
+            keep(&report)?;
+        }
+        let seconds = bench.measure_plain_job(options.timing).await?;
+        report.kubernetes_node_loss_seconds = Some(seconds);
+        keep(&report)?;
+    }
+    Ok(report)
+}
+
+/// The measurement under way.
+struct Bench<'a, Say> {
+    cluster: &'a mut Cluster,
+    client: Client,
+    watched: Watched,
+    /// The Jobs of the gangs to which nothing must happen, by node.
+    bystanders: BTreeMap<String, String>,
+    /// Gangs that may be restarted: each held a faulty device, or had a pod on a node that was lost.
+    meant: BTreeSet<String>,
+    /// Restarts that were wrong or not whole, in words, since they were last taken.
+    findings: Vec<String>,
+    /// Number of the next Job.
+    next_job: u32,
+    say: Say,
+}
+
+impl<'a, Say: Fn(&str)> Bench<'a, Say> {
+    async fn prepare(cluster: &'a mut Cluster, say: Say) -> Result<Self> {
+        let client = cluster.client();
+        gang::prepare(&client).await?;
+        let mut bench = Self {
+            watched: Watched::start(&client),
+            client,
+            cluster,
+            bystanders: BTreeMap::new(),
+            meant: BTreeSet::new(),
+            findings: Vec::new(),
+            next_job: 0,
+            say,
+        };
+        for node in NODES {
+            bench.start_bystander(node).await?;
+        }
+        Ok(bench)
+    }
+
+    fn say(&self, text: &str) {
+        (self.say)(text);
+    }
+
+    /// A name that no Job had before.
+    fn new_job(&mut self, kind: &str) -> String {
+        self.next_job += 1;
+        format!("{kind}-{}", self.next_job)
+    }
+
+    /// Starts a gang that behaves so, and waits until the watch has shown that it runs.
+    async fn start_gang(&mut self, kind: &str, behaviour: Behaviour) -> Result<(Running, Before)> {
+        let job = self.new_job(kind);
+        let running = gang::start(self.cluster, &job, behaviour).await?;
+        let before = running.before()?;
+        let what = format!("the watch shows that gang {} runs", before.gang);
+        eventually(&what, LIMIT, async || {
+            let (size, earlier) = (RANKS as usize, before.attempt - 1);
+            let whole = self
+                .watched
+                .ask(|seen| seen.whole_after(&before.gang, earlier, size));
+            Ok(Progress::when(whole.is_some(), || {
+                "not all of its pods".to_owned()
+            }))
+        })
+        .await?;
+        Ok((running, before))
+    }
+
+    /// Notes where a gang was not restarted whole; whether there was anything.
+    fn note_mixed(&mut self, gang: &str, mixed: Vec<String>) -> bool {
+        let is_mixed = !mixed.is_empty();
+        let findings = mixed.into_iter();
+        self.findings
+            .extend(findings.map(|what| format!("PARTIAL: gang {gang}: {what}")));
+        is_mixed
+    }
+
+    async fn start_bystander(&mut self, node: &str) -> Result<()> {
+        let job = self.new_job("bystander");
+        gang::start_bystander(self.cluster, &job, node).await?;
+        self.bystanders.insert(node.to_owned(), job);
+        Ok(())
+    }
+
+    /// The gangs that were restarted since then and should not have been.
+    fn wrong_since(&mut self, since: Instant) -> usize {
+        let restarted = self.watched.ask(|seen| seen.restarted_since(since));
+        let wrong = restarted
+            .into_iter()
+            .filter(|(gang, _)| !self.meant.contains(gang));
+        let found: Vec<String> = wrong
+            .map(|(gang, how)| format!("WRONG: gang {gang} was restarted: {how}"))
+            .collect();
+        let count = found.len();
+        self.findings.extend(found);
+        count
+    }
+
+    /// Fails if a watch may have missed something.
+    fn ensure_all_was_seen(&self) -> Result<()> {
+        let gaps = self.watched.ask(|seen| seen.gaps);
+        ensure!(
+            gaps == 0,
+            "a watch had to list anew {gaps} times, so what happened in between is not known"
+        );
+        Ok(())
+    }
+}
+
+/// Seconds from one moment to another.
+fn seconds(from: Instant, to: Instant) -> f64 {
+    to.saturating_duration_since(from).as_secs_f64()
+}

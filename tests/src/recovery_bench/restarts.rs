@@ -1,0 +1,213 @@
+//! Which restarts were wrong, and which were not whole: by what was seen of pods and of the Ledger alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
+
+use super::watched::Seen;
+
+/// A gang before something happened to it.
+#[derive(Clone, Debug)]
+pub(super) struct Before {
+    /// `namespace/name`.
+    pub(super) gang: String,
+    /// The attempt that ran.
+    pub(super) attempt: i64,
+    /// Its pods, by UID.
+    pub(super) pods: BTreeSet<String>,
+}
+
+impl Seen {
+    /// Gangs that were evicted, or that lost a pod that had run, since then; each with what was seen of it.
+    pub(super) fn restarted_since(&self, since: Instant) -> BTreeMap<String, String> {
+        let mut restarted = BTreeMap::new();
+        for pod in self.pods.values() {
+            let ran = pod.running_since.is_some();
+            if let (Some(gang), true, Some(end)) = (&pod.gang, ran, pod.end())
+                && end >= since
+            {
+                restarted.insert(gang.clone(), format!("pod {} ended", pod.name));
+            }
+        }
+        for ((gang, attempt), at) in &self.evicted {
+            if *at >= since {
+                restarted.insert(gang.clone(), format!("attempt {attempt} was evicted"));
+            }
+        }
+        restarted
+    }
+
+    /// Where the gang was not restarted whole: a pod that was made anew joined the attempt that ran, a pod belonged to two attempts, or a pod
+    /// of the old attempt still ran when `again` (an attempt and when all of it ran) did. What ran on `lost_node` runs no more, whatever the API
+    /// server says.
+    pub(super) fn mixed(
+        &self,
+        before: &Before,
+        again: (i64, Instant),
+        lost_node: Option<&str>,
+    ) -> Vec<String> {
+        let (attempt, whole_at) = again;
+        let mut mixed = Vec::new();
+        for (uid, pod) in &self.pods {
+            if pod.gang.as_ref() != Some(&before.gang) {
+                continue;
+            }
+            let name = &pod.name;
+            let is_old = before.pods.contains(uid);
+            if pod.attempts.len() > 1 {
+                mixed.push(format!("pod {name} was of attempts {:?}", pod.attempts));
+            }
+            let ran = pod.running_since.is_some();
+            if !is_old && ran && pod.attempts.contains(&before.attempt) {
+                let of = before.attempt;
+                mixed.push(format!("pod {name} joined attempt {of}, which ran"));
+            }
+            let still_ran = ran && pod.end().is_none_or(|at| at > whole_at);
+            let is_lost = lost_node.is_some() && pod.node.as_deref() == lost_node;
+            if is_old && still_ran && !is_lost {
+                mixed.push(format!(
+                    "pod {name} of attempt {} still ran when attempt {attempt} did",
+                    before.attempt
+                ));
+            }
+        }
+        mixed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::watched::SeenPod;
+    use super::*;
+
+    const GANG: &str = "bench/job-fault-1";
+
+    /// Makes of a whole restart one that is not; with a time after all of the new attempt ran.
+    type Change = fn(&mut Seen, Instant);
+
+    fn pod(gang: &str, attempts: &[i64], running: Instant, gone: Option<Instant>) -> SeenPod {
+        SeenPod {
+            name: format!("pod-of-{}", attempts.len()),
+            gang: Some(gang.to_owned()),
+            node: Some("node-0".to_owned()),
+            attempts: attempts.iter().copied().collect(),
+            running_since: Some(running),
+            gone_at: gone,
+            ..SeenPod::default()
+        }
+    }
+
+    /// Two pods of attempt 1, gone after 10 s, and two of attempt 2, which run since 20 s.
+    fn restarted_whole(start: Instant) -> (Seen, Before) {
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let old = |number: u32| {
+            (
+                format!("old-{number}"),
+                pod(GANG, &[1], start, Some(at(10))),
+            )
+        };
+        let new = |number: u32| (format!("new-{number}"), pod(GANG, &[2], at(20), None));
+        let seen = Seen {
+            pods: [old(0), old(1), new(0), new(1)].into(),
+            ..Seen::default()
+        };
+        let before = Before {
+            gang: GANG.to_owned(),
+            attempt: 1,
+            pods: ["old-0", "old-1"].map(str::to_owned).into(),
+        };
+        (seen, before)
+    }
+
+    #[test]
+    fn an_attempt_is_whole_when_the_last_of_its_pods_runs_and_not_before() {
+        let start = Instant::now();
+        let (mut seen, before) = restarted_whole(start);
+        let later = start + Duration::from_secs(25);
+        seen.pods.get_mut("new-1").unwrap().running_since = None;
+        assert_eq!(seen.whole_after(GANG, 1, 2), None);
+        seen.pods.get_mut("new-1").unwrap().running_since = Some(later);
+        assert_eq!(seen.whole_after(GANG, 1, 2), Some((2, later)));
+        assert_eq!(seen.whole_after(GANG, 2, 2), None);
+        assert_eq!(
+            seen.gone_since(&before.pods),
+            Some(start + Duration::from_secs(10))
+        );
+        seen.pods.get_mut("old-0").unwrap().gone_at = None;
+        assert_eq!(seen.gone_since(&before.pods), None);
+    }
+
+    #[test]
+    fn a_gang_that_is_restarted_whole_is_not_mixed() {
+        let start = Instant::now();
+        let (seen, before) = restarted_whole(start);
+        let again = seen.whole_after(GANG, 1, 2).unwrap();
+        assert_eq!(seen.mixed(&before, again, None), Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_way_to_mix_old_and_new_pods_is_seen() {
+        let start = Instant::now();
+        let (whole, before) = restarted_whole(start);
+        let again = whole.whole_after(GANG, 1, 2).unwrap();
+        let after = again.1 + Duration::from_secs(1);
+        let cases: [(Change, Option<&str>, &str); 4] = [
+            (
+                |seen, _| {
+                    seen.pods.get_mut("old-0").unwrap().attempts.insert(2);
+                },
+                None,
+                "attempts {1, 2}",
+            ),
+            (
+                |seen, at| {
+                    let replaced = pod(GANG, &[1], at, None);
+                    seen.pods.insert("replaced".to_owned(), replaced);
+                },
+                None,
+                "joined attempt 1",
+            ),
+            (
+                |seen, at| seen.pods.get_mut("old-0").unwrap().gone_at = Some(at),
+                None,
+                "still ran",
+            ),
+            (
+                |seen, at| seen.pods.get_mut("old-0").unwrap().gone_at = Some(at),
+                Some("node-1"),
+                "still ran",
+            ),
+        ];
+        for (change, lost_node, says) in cases {
+            let mut seen = whole.clone();
+            change(&mut seen, after);
+            let mixed = seen.mixed(&before, again, lost_node).join("; ");
+            assert!(mixed.contains(says), "{says}: {mixed}");
+        }
+        // What ran on the node that is lost is excepted.
+        let mut seen = whole.clone();
+        seen.pods.get_mut("old-0").unwrap().gone_at = None;
+        assert!(seen.mixed(&before, again, Some("node-0")).is_empty());
+    }
+
+    #[test]
+    fn gangs_that_lost_a_pod_or_were_evicted_since_then_are_restarted_and_no_others() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let (mut seen, _) = restarted_whole(start);
+        let others = [
+            ("earlier", pod("bench/earlier", &[1], start, Some(at(4)))),
+            ("untouched", pod("bench/untouched", &[1], start, None)),
+        ];
+        for (uid, pod) in others {
+            seen.pods.insert(uid.to_owned(), pod);
+        }
+        seen.evicted.insert(("bench/evicted".to_owned(), 3), at(6));
+        seen.evicted.insert(("bench/before".to_owned(), 1), at(1));
+        let restarted: Vec<String> = seen.restarted_since(at(5)).into_keys().collect();
+        assert_eq!(restarted, ["bench/evicted", GANG]);
+    }
+}

@@ -1,0 +1,240 @@
+//! What the API server showed, and when: pods, taints of devices, evictions in the Ledger.
+//!
+//! Times are those at which a watch brought the news, on the clock of this process. A watch that had to list anew may have missed something in
+//! between: that is counted, and a run in which it happened has no result.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use futures::StreamExt;
+use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceSlice};
+use kube::{
+    Api, Client, Resource, ResourceExt,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, Event},
+    },
+};
+use muster_api::{IntentKind, Ledger, keys};
+use serde::de::DeserializeOwned;
+use tokio_util::task::AbortOnDropHandle;
+
+/// Annotation with the index of a pod of an Indexed Job.
+const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+
+/// Watches until it is dropped.
+#[derive(Debug)]
+pub(super) struct Watched {
+    seen: Arc<Mutex<Seen>>,
+    _tasks: [AbortOnDropHandle<()>; 3],
+}
+
+/// What was seen so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seen {
+    /// By UID. They stay after they are gone.
+    pub(super) pods: BTreeMap<String, SeenPod>,
+    /// Since when devices have had the taint of a fault, by pool and name; not those that have none now.
+    pub(super) tainted: BTreeMap<(String, String), Instant>,
+    /// When the Ledger first named the eviction of an attempt of a gang, `namespace/name`.
+    pub(super) evicted: BTreeMap<(String, i64), Instant>,
+    /// How often a watch had to list anew.
+    pub(super) gaps: u32,
+}
+
+/// A pod.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SeenPod {
+    pub(super) name: String,
+    /// `namespace/name` of its Gang, once it has one.
+    pub(super) gang: Option<String>,
+    /// `namespace/name` of whoever controls it.
+    pub(super) owner: Option<String>,
+    /// Its completion index.
+    pub(super) index: Option<u32>,
+    pub(super) node: Option<String>,
+    /// Every attempt that it was ever said to belong to.
+    pub(super) attempts: BTreeSet<i64>,
+    /// When it was first seen in phase Running.
+    pub(super) running_since: Option<Instant>,
+    /// When it was first seen in phase Succeeded or Failed.
+    pub(super) ended_at: Option<Instant>,
+    /// When it was deleted for good.
+    pub(super) gone_at: Option<Instant>,
+}
+
+impl Watched {
+    pub(super) fn start(client: &Client) -> Self {
+        let seen = Arc::new(Mutex::new(Seen::default()));
+        let tasks = [
+            watch(client, &seen, Seen::note_pod),
+            watch(client, &seen, Seen::note_slice),
+            watch(client, &seen, Seen::note_ledger),
+        ];
+        Self {
+            seen,
+            _tasks: tasks,
+        }
+    }
+
+    /// Asks something of what was seen.
+    pub(super) fn ask<T>(&self, question: impl FnOnce(&Seen) -> T) -> T {
+        question(&lock(&self.seen))
+    }
+}
+
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Tells every object of a kind, and whether it is gone.
+fn watch<K>(
+    client: &Client,
+    seen: &Arc<Mutex<Seen>>,
+    note: fn(&mut Seen, &K, bool, Instant),
+) -> AbortOnDropHandle<()>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    let seen = Arc::clone(seen);
+    let api: Api<K> = Api::all(client.clone());
+    AbortOnDropHandle::new(tokio::spawn(async move {
+        let events = watcher::watcher(api, watcher::Config::default());
+        let mut events = events.default_backoff().boxed();
+        let mut was_listed = false;
+        while let Some(event) = events.next().await {
+            let now = Instant::now();
+            match event {
+                Ok(Event::Apply(object) | Event::InitApply(object)) => {
+                    note(&mut lock(&seen), &object, false, now);
+                }
+                Ok(Event::Delete(object)) => note(&mut lock(&seen), &object, true, now),
+                Ok(Event::Init) if was_listed => lock(&seen).gaps += 1,
+                Ok(Event::Init) => {}
+                Ok(Event::InitDone) => was_listed = true,
+                Err(error) => tracing::warn!(%error, kind = %K::kind(&()), "watch"),
+            }
+        }
+    }))
+}
+
+impl Seen {
+    fn note_pod(&mut self, pod: &Pod, is_gone: bool, now: Instant) {
+        let Some(uid) = pod.uid() else { return };
+        let namespace = pod.namespace().unwrap_or_default();
+        let annotation = |key: &str| pod.annotations().get(key);
+        let seen = self.pods.entry(uid).or_default();
+        seen.name = pod.name_any();
+        if let Some(gang) = annotation(keys::GANG_NAME) {
+            seen.gang = Some(format!("{namespace}/{gang}"));
+        }
+        let owners = pod.owner_references().iter();
+        let mut controllers = owners.filter(|owner| owner.controller == Some(true));
+        if let Some(owner) = controllers.next() {
+            seen.owner = Some(format!("{namespace}/{}", owner.name));
+        }
+        if let Some(node) = pod.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) {
+            seen.node = Some(node.clone());
+        }
+        let index = annotation(COMPLETION_INDEX);
+        seen.index = index.and_then(|index| index.parse().ok()).or(seen.index);
+        let attempt = annotation(keys::ATTEMPT);
+        seen.attempts
+            .extend(attempt.and_then(|attempt| attempt.parse::<i64>().ok()));
+        let status = pod.status.as_ref();
+        match status.and_then(|status| status.phase.as_deref()) {
+            Some("Running") => {
+                seen.running_since.get_or_insert(now);
+            }
+            Some("Succeeded" | "Failed") => {
+                seen.ended_at.get_or_insert(now);
+            }
+            _ => {}
+        }
+        if is_gone {
+            seen.gone_at.get_or_insert(now);
+        }
+    }
+
+    fn note_slice(&mut self, slice: &ResourceSlice, is_gone: bool, now: Instant) {
+        if slice.spec.driver != keys::DRIVER {
+            return;
+        }
+        for device in slice.spec.devices.iter().flatten() {
+            let key = (slice.spec.pool.name.clone(), device.name.clone());
+            let mut taints = device.taints.iter().flatten();
+            if !is_gone && taints.any(|taint| taint.key == keys::TAINT_FAULT) {
+                self.tainted.entry(key).or_insert(now);
+            } else {
+                self.tainted.remove(&key);
+            }
+        }
+    }
+
+    fn note_ledger(&mut self, ledger: &Ledger, _: bool, now: Instant) {
+        for intent in &ledger.spec.intents {
+            if intent.kind == IntentKind::Evict {
+                let gang = format!("{}/{}", intent.namespace, intent.name);
+                self.evicted.entry((gang, intent.attempt)).or_insert(now);
+            }
+        }
+    }
+
+    /// The pods of a gang, by UID.
+    fn of_gang<'a>(&'a self, gang: &'a str) -> impl Iterator<Item = (&'a String, &'a SeenPod)> {
+        let pods = self.pods.iter();
+        pods.filter(move |(_, pod)| pod.gang.as_deref() == Some(gang))
+    }
+
+    /// When the last of these pods was gone, once all are.
+    pub(super) fn gone_since(&self, uids: &BTreeSet<String>) -> Option<Instant> {
+        let gone = uids.iter().map(|uid| self.pods.get(uid)?.gone_at);
+        let gone: Option<Vec<Instant>> = gone.collect();
+        gone?.into_iter().max()
+    }
+
+    /// The first attempt after this one of which so many pods ran, and when the last of them began to.
+    pub(super) fn whole_after(
+        &self,
+        gang: &str,
+        attempt: i64,
+        size: usize,
+    ) -> Option<(i64, Instant)> {
+        let mut by_attempt: BTreeMap<i64, Vec<Instant>> = BTreeMap::new();
+        for (_, pod) in self.of_gang(gang) {
+            let of = pod.attempts.last().filter(|of| **of > attempt);
+            if let (Some(of), Some(at)) = (of, pod.running_since) {
+                by_attempt.entry(*of).or_default().push(at);
+            }
+        }
+        by_attempt.into_iter().find_map(|(of, mut running)| {
+            running.sort();
+            let last = size.checked_sub(1)?;
+            Some((of, *running.get(last)?))
+        })
+    }
+
+    /// The gangs with pods that run on a node.
+    pub(super) fn gangs_on(&self, node: &str) -> BTreeSet<String> {
+        let pods = self.pods.values();
+        pods.filter(|pod| pod.runs() && pod.node.as_deref() == Some(node))
+            .filter_map(|pod| pod.gang.clone())
+            .collect()
+    }
+}
+
+impl SeenPod {
+    /// Whether it is said to run.
+    pub(super) fn runs(&self) -> bool {
+        self.running_since.is_some() && self.end().is_none()
+    }
+
+    /// When it ended or was gone, whatever came first.
+    pub(super) fn end(&self) -> Option<Instant> {
+        [self.ended_at, self.gone_at].into_iter().flatten().min()
+    }
+}

@@ -1,0 +1,253 @@
+//! Whom each fault costs its attempt, and whom it does not.
+//!
+//! A gang has two ranks with two GPUs each. One GPU of its second rank breaks; beside the gang a pod runs on another GPU of that node. Whoever is
+//! restarted is so whole, once, with new pods, and without the broken GPU; whoever is not has the same pods as before. The pod beside it is
+//! touched by nothing: also a fault for which the node has to be started anew closes the node to what is new, and ends nobody who holds another GPU.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures::future::try_join_all;
+use muster_api::keys::{TAINT_FAULT, TAINT_GONE, TAINT_LINK_FAULT};
+use muster_tests::{
+    builders::RankProgram,
+    cluster::Cluster,
+    faults::{Fault, TargetGpu, ensure_fault_evictions, wait_for_fault_eviction},
+    kubernetes::LIMIT,
+    scenarios,
+    suite::Scenario,
+    workloads::Workload,
+};
+
+use crate::{
+    seed,
+    stage::{Running, Single, in_room, prepare_team, wait_until_listed, wait_until_told},
+};
+
+/// Namespace and Team.
+const NAMESPACE: &str = "whom";
+/// Rooms, each of two nodes: so many gangs lose a GPU at the same time.
+const ROOMS: usize = 2;
+/// Longest time of one row.
+const LIMIT_OF_ROW: Duration = Duration::from_mins(2);
+
+/// A row of the table.
+struct Case {
+    /// Name of the Job.
+    name: &'static str,
+    fault: Fault,
+    told: Told,
+    follows: Follows,
+}
+
+/// How it is told.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// By the taint of this key with this value: nothing new is placed there.
+    Taint(&'static str, &'static str),
+    /// As an anomaly of this class.
+    Anomaly(&'static str),
+}
+
+/// What follows for whoever holds the GPU, and needs its NVLinks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Follows {
+    /// They are restarted, and may be given the GPU again once nobody has it.
+    Restart,
+    /// They are restarted, and not on that GPU.
+    RestartElsewhere,
+    /// The same, and nothing new is started on that node.
+    RestartAndCloseNode,
+    /// They go on, and are told of it.
+    GoOnTold,
+    /// They go on.
+    GoOn,
+}
+
+/// Those that cost the attempt. The last one only after half a minute: it is left out of samples.
+static COSTING: [Case; 5] = [
+    Case {
+        name: "xid-79",
+        fault: Fault::Xid(79),
+        told: Told::Taint(TAINT_FAULT, "Reboot"),
+        follows: Follows::RestartAndCloseNode,
+    },
+    Case {
+        name: "xid-48",
+        fault: Fault::Xid(48),
+        told: Told::Taint(TAINT_FAULT, "Reset"),
+        follows: Follows::RestartElsewhere,
+    },
+    Case {
+        name: "xid-94",
+        fault: Fault::Xid(94),
+        told: Told::Taint(TAINT_FAULT, "Contained"),
+        follows: Follows::Restart,
+    },
+    Case {
+        name: "xid-74",
+        fault: Fault::Xid(74),
+        told: Told::Taint(TAINT_LINK_FAULT, "Link"),
+        follows: Follows::RestartElsewhere,
+    },
+    Case {
+        name: "lost",
+        fault: Fault::Lost,
+        told: Told::Taint(TAINT_GONE, ""),
+        follows: Follows::RestartElsewhere,
+    },
+];
+
+/// Those that cost nobody his attempt.
+static SPARING: [Case; 5] = [
+    Case {
+        name: "xid-63",
+        fault: Fault::Xid(63),
+        told: Told::Anomaly("Info"),
+        follows: Follows::GoOn,
+    },
+    Case {
+        name: "xid-31",
+        fault: Fault::Xid(31),
+        told: Told::Anomaly("App"),
+        follows: Follows::GoOn,
+    },
+    Case {
+        name: "xid-13",
+        fault: Fault::Xid(13),
+        told: Told::Anomaly("App"),
+        follows: Follows::GoOn,
+    },
+    Case {
+        name: "row-remap-failure",
+        fault: Fault::RowRemapFailure,
+        told: Told::Taint(TAINT_FAULT, "Retire"),
+        follows: Follows::GoOnTold,
+    },
+    Case {
+        name: "too-hot",
+        fault: Fault::TooHot,
+        told: Told::Anomaly("Info"),
+        follows: Follows::GoOn,
+    },
+];
+
+pub(crate) fn scenarios(is_all: bool) -> Vec<Scenario> {
+    let scenario = if is_all {
+        scenarios![every_fault_costs_whom_its_row_says]
+    } else {
+        scenarios![some_faults_cost_whom_their_rows_say]
+    };
+    let rows = COSTING.len() + SPARING.len();
+    let in_turn = if is_all { rows.div_ceil(ROOMS) } else { 1 };
+    let more = LIMIT_OF_ROW * u32::try_from(in_turn).unwrap_or(1);
+    let scenario = scenario.into_iter().map(Scenario::with_fault_evictions);
+    scenario.map(|one| one.with_more_time(more)).collect()
+}
+
+async fn every_fault_costs_whom_its_row_says(cluster: &mut Cluster) -> Result<()> {
+    let cases: Vec<&Case> = COSTING.iter().chain(&SPARING).collect();
+    cost_whom_they_say(cluster, &cases).await
+}
+
+/// One that costs the attempt, and at the same time one that does not.
+async fn some_faults_cost_whom_their_rows_say(cluster: &mut Cluster) -> Result<()> {
+    let (seed, quick) = (seed(), COSTING.len() - 1);
+    let costing = COSTING.get(seed % quick);
+    let sparing = SPARING.get(seed / quick % SPARING.len());
+    let cases: Vec<&Case> = [costing, sparing].into_iter().flatten().collect();
+    cost_whom_they_say(cluster, &cases).await
+}
+
+/// Each in a room of its own, and in a room one after another.
+async fn cost_whom_they_say(cluster: &Cluster, cases: &[&Case]) -> Result<()> {
+    prepare_team(&cluster.client(), NAMESPACE, 64).await?;
+    let rooms = (0..ROOMS).map(async |room| {
+        for case in cases.iter().skip(room).step_by(ROOMS) {
+            costs_whom_it_says(cluster, case, &format!("room-{room}"))
+                .await
+                .with_context(|| format!("{:?}", case.fault))?;
+        }
+        anyhow::Ok(())
+    });
+    try_join_all(rooms).await.map(drop)
+}
+
+async fn costs_whom_it_says(cluster: &Cluster, case: &Case, room: &str) -> Result<()> {
+    let workload = Workload {
+        namespace: NAMESPACE,
+        name: case.name,
+        ranks: 2,
+        gpus: 2,
+    };
+    let running = Running::start_where(cluster, workload, RankProgram::hanging_when_lost, |spec| {
+        in_room(spec, room)
+    });
+    let running = running.await?;
+    let gpu = running.gpu_of(cluster, 1).await?;
+    let judged = breaks(cluster, case, &running, &gpu).await;
+    // Whatever was found, the next ones have nothing of it.
+    let cleared = gpu.clear(cluster).await;
+    let closed = judged?;
+    cleared?;
+    let client = cluster.client();
+    if let Some(closed) = closed {
+        closed.runs(cluster).await?;
+        closed.finishes(&client).await?;
+    }
+    running.finishes(&client).await
+}
+
+/// The GPU breaks. What is returned waits until its node is open again.
+async fn breaks(
+    cluster: &Cluster,
+    case: &Case,
+    running: &Running<'_>,
+    gpu: &TargetGpu,
+) -> Result<Option<Single>> {
+    let client = cluster.client();
+    let beside = format!("beside-{}", case.name);
+    let beside = Single::create(cluster, NAMESPACE, &beside, 1, &gpu.node).await?;
+    beside.runs(cluster).await?;
+    gpu.inject(case.fault)?;
+    match case.told {
+        Told::Taint(key, value) => {
+            gpu.wait_until_tainted(&client, key, value).await?;
+        }
+        Told::Anomaly(class) => wait_until_listed(&client, gpu, class).await?,
+    }
+    match case.follows {
+        Follows::Restart => restarts(cluster, running, gpu, &[]).await?,
+        Follows::RestartElsewhere | Follows::RestartAndCloseNode => {
+            restarts(cluster, running, gpu, &[gpu]).await?;
+        }
+        Follows::GoOnTold => {
+            wait_until_told(&client, running, "it goes on").await?;
+            running.stays(&client).await?;
+        }
+        Follows::GoOn => running.stays(&client).await?,
+    }
+    let mut closed = None;
+    if case.follows == Follows::RestartAndCloseNode {
+        let name = format!("new-{}", case.name);
+        let new = Single::create(cluster, NAMESPACE, &name, 1, &gpu.node).await?;
+        new.waits_for_place(&client).await?;
+        closed = Some(new);
+    }
+    beside.is_untouched(&client).await?;
+    beside.finishes(&client).await?;
+    Ok(closed)
+}
+
+/// It is evicted for that GPU, once, and runs again without these.
+async fn restarts(
+    cluster: &Cluster,
+    running: &Running<'_>,
+    gpu: &TargetGpu,
+    without: &[&TargetGpu],
+) -> Result<()> {
+    let (client, gang) = (cluster.client(), running.gang());
+    wait_for_fault_eviction(&client, NAMESPACE, &gang, gpu).await?;
+    running.runs_again(cluster, 2, 2 * LIMIT, without).await?;
+    ensure_fault_evictions(&client, NAMESPACE, &gang, 1).await
+}
