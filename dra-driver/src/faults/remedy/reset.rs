@@ -42,7 +42,7 @@ use crate::{
     },
 };
 
-/// How long a reset that runs while the driver stops has to end by itself: within the 30 s that the kubelet waits.
+/// How long a reset has to end that takes too long, or that runs while the driver stops: well within the 30 s that the kubelet waits for the driver.
 const GRACE: Duration = Duration::from_secs(15);
 
 /// What came of a reset.

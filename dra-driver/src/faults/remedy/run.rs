@@ -128,6 +128,8 @@ impl Run<'_> {
             .split_first()
             .ok_or_else(|| io::Error::other("no program"))?;
         let (reader, writer) = io::pipe()?;
+        // Before anything runs, so that what cannot be read is not begun.
+        let output = Output::of(reader)?;
         let child = Command::new(program)
             .args(arguments)
             .env_clear()
@@ -138,7 +140,7 @@ impl Run<'_> {
             .stderr(writer)
             .process_group(0)
             .spawn()?;
-        Ok((child, Output::of(reader)?))
+        Ok((child, output))
     }
 
     /// Waits for it. It is not reaped before it has ended, so its group is its own when it is killed.
@@ -150,7 +152,8 @@ impl Run<'_> {
             match child.try_wait() {
                 Ok(Some(status)) => return ending.map_or_else(|| ended(status), |(how, _)| how),
                 Ok(None) => {}
-                Err(error) => return How::NotRun(error.to_string()),
+                // Whether it has ended nobody can tell.
+                Err(_) => return How::Stuck,
             }
             let now = Instant::now();
             match (&ending, kill_by) {
