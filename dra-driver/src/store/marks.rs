@@ -57,6 +57,7 @@ pub struct Reserved {
     store: Store,
     guards: BTreeMap<String, Guard>,
     gpus: BTreeSet<String>,
+    mark: Mark,
 }
 
 /// Why GPUs are not kept.
@@ -84,8 +85,15 @@ impl Reserved {
 
     /// Gives the GPUs free.
     pub fn release(self) -> Result<(), DiskFailure> {
-        let removed = self.gpus.iter().map(|uuid| self.store.remove_mark(uuid));
-        removed.fold(Ok(()), Result::and)
+        let remove = |uuid: &String| {
+            if self.guards.contains_key(uuid) {
+                // Nobody else has come to it.
+                self.store.remove_mark(uuid)
+            } else {
+                self.store.remove_left_mark(uuid, &self.mark)
+            }
+        };
+        self.gpus.iter().map(remove).fold(Ok(()), Result::and)
     }
 }
 
@@ -126,6 +134,7 @@ impl Store {
             store: self.clone(),
             guards,
             gpus: gpus.clone(),
+            mark: mark.clone(),
         };
         for uuid in gpus {
             if let Err(failure) = put(&self.mark_file(uuid), mark, FIRST_SCHEMA) {
@@ -156,8 +165,19 @@ impl Store {
         Ok(left)
     }
 
+    /// Removes this mark of a GPU that is not locked any more. Somebody else may have done so meanwhile, and have marked it anew: that is left alone.
+    /// Blocking, for the time of the one lock, under which marks are made.
+    pub fn remove_left_mark(&self, uuid: &str, mark: &Mark) -> Result<(), DiskFailure> {
+        let lock = self.lock();
+        let _lock = lock.map_err(|error| DiskFailure::new(error.to_string()))?;
+        match read::<Mark>(&self.mark_file(uuid))? {
+            Content::Good(there, _) if there == *mark => self.remove_mark(uuid),
+            Content::Good(..) | Content::Absent | Content::Broken(_) => Ok(()),
+        }
+    }
+
     /// Removes the mark of a GPU.
-    pub fn remove_mark(&self, uuid: &str) -> Result<(), DiskFailure> {
+    fn remove_mark(&self, uuid: &str) -> Result<(), DiskFailure> {
         let path = self.mark_file(uuid);
         files::remove(&path).map_err(|error| failure(&path, &error))
     }
@@ -264,9 +284,15 @@ mod tests {
             assert_eq!(found, gpus());
             assert!(left.iter().all(|(_, found, _)| *found == mark()));
         }
+        let anew = Mark {
+            id: "another".to_owned(),
+            ..mark()
+        };
         for uuid in gpus() {
-            store.remove_mark(&uuid).unwrap();
-            store.remove_mark(&uuid).unwrap();
+            store.remove_left_mark(&uuid, &anew).unwrap();
+            assert_eq!(store.changes_of_gpu(&uuid).unwrap(), None, "not its own");
+            store.remove_left_mark(&uuid, &mark()).unwrap();
+            store.remove_left_mark(&uuid, &mark()).unwrap();
         }
         assert!(store.left_marks().unwrap().is_empty());
         assert!(store.changes_of_gpu(GPU).unwrap().is_some());

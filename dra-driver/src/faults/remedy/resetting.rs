@@ -23,7 +23,11 @@ use super::{
     run::{self, How},
     settings::ResetOrder,
 };
-use crate::{kubernetes::Kubernetes, prepare::Read, store::Guard};
+use crate::{
+    kubernetes::Kubernetes,
+    prepare::Read,
+    store::{Guard, marks::Mark},
+};
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -220,7 +224,7 @@ fn end_what_was_left(tools: &Tools) {
             return;
         }
     };
-    let mut over: BTreeSet<String> = BTreeSet::new();
+    let mut over: Vec<(String, Mark)> = Vec::new();
     let mut guards: Vec<Guard> = Vec::new();
     for (uuid, mark, guard) in left {
         tracing::warn!(
@@ -234,7 +238,7 @@ fn end_what_was_left(tools: &Tools) {
             tools.eye.count_reset(&reset.gpu, reset.number);
         }
         if is_ended {
-            over.insert(uuid);
+            over.push((uuid, mark));
         }
         guards.push(guard);
     }
@@ -247,8 +251,8 @@ fn end_what_was_left(tools: &Tools) {
         tracing::warn!(%failure, "a reset that was begun is not kept; its mark stays");
         return;
     }
-    for uuid in over {
-        if let Err(failure) = tools.store.remove_mark(&uuid) {
+    for (uuid, mark) in over {
+        if let Err(failure) = tools.store.remove_left_mark(&uuid, &mark) {
             tracing::warn!(gpu = uuid, %failure, "the mark of a GPU is not removed");
         }
     }
