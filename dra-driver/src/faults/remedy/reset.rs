@@ -11,7 +11,7 @@
 //!
 //! 1. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
 //!    take from its administrator.
-//! 2. NVML lists no process on them, then it is closed, and no process has their files open, this one included.
+//! 2. NVML lists no process on them, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
 //! 3. The command is run. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
@@ -177,14 +177,20 @@ fn run(
         users.entry(uuid.clone()).or_default().extend(own);
     }
     refuse(&users, is_ignored)?;
+    let minors = group.iter();
+    let minors: BTreeMap<u32, String> = minors
+        .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
+        .collect();
+    let open = || {
+        let open = holders(&tools.proc, &minors);
+        open.map_err(|error| format!("who has the GPUs open cannot be told: {error}"))
+    };
+    // NVML is not closed, which all GPUs of the node would feel, as long as somebody else has these open.
+    let own = std::process::id();
+    refuse(&open()?, |it| it.pid == own || is_ignored(it))?;
     let released = tools.eye.backend().release("a GPU is being reset");
     let released = released.map_err(|error| format!("NVML cannot be closed: {error}"))?;
-    let minors = group
-        .iter()
-        .map(|known| (known.gpu.minor, known.gpu.uuid.clone()));
-    let open = holders(&tools.proc, &minors.collect());
-    let open = open.map_err(|error| format!("who has the GPUs open cannot be told: {error}"))?;
-    refuse(&open, is_ignored)?;
+    refuse(&open()?, is_ignored)?;
     let gpus: Vec<&Gpu> = group.iter().map(|known| &known.gpu).collect();
     let words = order.order.template.about(&gpus);
     tracing::warn!(command = ?words, "resetting");

@@ -33,6 +33,8 @@ use crate::{
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// The recovery action that asks for a reset.
 const RESET: u32 = 1;
+/// How long after it was refused a reset is tried again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
 const REFUSED_FOR: Duration = Duration::from_mins(1);
 
@@ -53,6 +55,8 @@ pub(super) struct Resetting {
 #[derive(Debug)]
 struct Refused {
     since: Instant,
+    /// When it is tried again.
+    again: Instant,
     why: String,
     /// What people were told.
     told: Option<String>,
@@ -106,6 +110,10 @@ impl Resetting {
         let names: BTreeSet<&String> = wanted.iter().map(|wanted| &wanted.gpu).collect();
         self.refused.retain(|uuid, _| names.contains(uuid));
         for wanted in &wanted {
+            let refused = self.refused.get(&wanted.gpu);
+            if refused.is_some_and(|refused| Instant::now() < refused.again) {
+                continue;
+            }
             self.one(order, wanted).await;
         }
     }
@@ -164,9 +172,11 @@ impl Resetting {
             .entry(uuid.to_owned())
             .or_insert_with(|| Refused {
                 since: now,
+                again: now,
                 why: String::new(),
                 told: None,
             });
+        refused.again = now + REFUSED_PAUSE;
         if refused.why != why {
             tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
             refused.why.clone_from(&why);
