@@ -49,6 +49,7 @@ pub use gang::{
 pub use ledger::{Breaker, DrainedNode, Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
 pub use node_devices::{
     FaultyPart, GpuFault, Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit,
+    Remediation,
 };
 pub use priority_tier::{PriorityTier, PriorityTierSpec, PriorityTierStatus, TierPreemption};
 pub use quantity::Quantity;

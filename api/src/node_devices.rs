@@ -70,9 +70,22 @@ pub struct NodeDevicesSpec {
     /// made again, or permits went because it was out of service.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub awaits_driver: bool,
+    /// Whether the driver may reset GPUs that have a fault and that nothing uses, where it has a command for that. Without it, it may
+    /// not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remediation: Option<Remediation>,
     /// Leaves for pods to have their claims prepared here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permits: Vec<Permit>,
+}
+
+/// Whether GPUs may be reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub enum Remediation {
+    /// Those that have a fault, and that nothing uses.
+    Allowed,
+    /// None: what is done about faults is only told, or the circuit breaker is open.
+    Withheld,
 }
 
 /// Leave for one pod to have its claims prepared on this node.

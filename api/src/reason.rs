@@ -149,6 +149,10 @@ pub enum Reason {
     GpuFault,
     /// Something is odd about a GPU, and it can be used.
     GpuAnomaly,
+    /// A GPU was reset for a fault, or could not be.
+    GpuReset,
+    /// The administrator's command that checks a GPU found it out of order, or could not be run.
+    GpuCheck,
 }
 
 impl Reason {
@@ -219,6 +223,8 @@ impl Reason {
             Self::DeviceFaulty => "DeviceFaulty",
             Self::GpuFault => "GpuFault",
             Self::GpuAnomaly => "GpuAnomaly",
+            Self::GpuReset => "GpuReset",
+            Self::GpuCheck => "GpuCheck",
         }
     }
 }

@@ -47,6 +47,8 @@ pub struct DriverMetrics {
     unremembered: Gauge,
     mig_changes: Family<ChangeLabels, Counter>,
     mig_seconds: Family<ChangeLabel, Histogram, fn() -> Histogram>,
+    resets: Family<OutcomeLabel, Counter>,
+    checks: Family<CheckLabels, Counter>,
 }
 
 /// What is done to slices of a GPU.
@@ -86,6 +88,17 @@ struct ClassLabel {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OutcomeLabel {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CheckLabels {
+    check: &'static str,
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OriginLabel {
     origin: &'static str,
 }
@@ -117,6 +130,8 @@ impl DriverMetrics {
             unremembered: Gauge::default(),
             mig_changes: Family::default(),
             mig_seconds: Family::new_with_constructor(histogram),
+            resets: Family::default(),
+            checks: Family::default(),
         };
         metrics.register(|registry| {
             let registry = registry.sub_registry_with_prefix("driver");
@@ -211,6 +226,16 @@ impl DriverMetrics {
                 "Time until the slices of a claim were made or removed, the wait for their GPU included",
                 driver.mig_seconds.clone(),
             );
+            registry.register(
+                "gpu_resets",
+                "Resets of GPUs for their faults, by outcome: done, failed, or refused for a minute",
+                driver.resets.clone(),
+            );
+            registry.register(
+                "gpu_checks",
+                "Checks of GPUs by the administrator's command, by kind and outcome",
+                driver.checks.clone(),
+            );
         });
         driver
     }
@@ -245,6 +270,18 @@ impl DriverMetrics {
         self.unattributed.set(count(unknown));
         let unremembered = i64::try_from(state.unattributed());
         self.unremembered.set(unremembered.unwrap_or(i64::MAX));
+    }
+
+    /// Counts a reset of a GPU.
+    pub fn reset_gpu(&self, outcome: &'static str) {
+        let label = OutcomeLabel { outcome };
+        self.resets.get_or_create_owned(&label).inc();
+    }
+
+    /// Counts a check of a GPU.
+    pub fn checked_gpu(&self, check: &'static str, outcome: &'static str) {
+        let labels = CheckLabels { check, outcome };
+        self.checks.get_or_create_owned(&labels).inc();
     }
 
     /// Counts a bypass that is new.

@@ -14,6 +14,7 @@ use muster_device::{Backend, BackendError, MigInstance};
 
 use crate::{
     bystanders::Bystanders,
+    faults::remedy::running::Checks,
     prepare::{Disk, InUse, LiveSlices, Probe, Sight, Sights, Unit, asks_for_slices, user},
 };
 
@@ -26,6 +27,7 @@ pub struct Prober {
     backend: Arc<Backend>,
     cgroups: PathBuf,
     bystanders: Option<Arc<Bystanders>>,
+    checks: Checks,
 }
 
 impl Prober {
@@ -35,6 +37,7 @@ impl Prober {
             backend,
             cgroups,
             bystanders: None,
+            checks: Checks::default(),
         }
     }
 
@@ -47,8 +50,15 @@ impl Prober {
         }
     }
 
-    /// Looks at a GPU, of which so many changes have begun. No lock is needed for that.
+    /// These checks of GPUs end when somebody looks at their GPU for a claim.
+    #[must_use]
+    pub fn with_checks(self, checks: Checks) -> Self {
+        Self { checks, ..self }
+    }
+
+    /// Looks at a GPU for a claim, of which so many changes have begun. No lock is needed for that.
     pub fn look_at(&self, gpu: &str, changes: Result<u64, String>) -> Sight {
+        self.checks.want(gpu);
         let processes = match self.backend.processes(gpu) {
             // Nothing runs on a GPU that is not there.
             Err(BackendError::Gone(_)) => Ok(Vec::new()),

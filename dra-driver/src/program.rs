@@ -31,7 +31,11 @@ use crate::{
     bystanders::Bystanders,
     containers::{self, DriverSettings},
     driver::{Driver, Handle, World},
-    enumerate, faults,
+    enumerate,
+    faults::{
+        self,
+        remedy::{self, running::Checks, settings::Remedies, tell::Teller},
+    },
     hardware::Hardware,
     kubelet::{health::Health, serve},
     kubernetes::Kubernetes,
@@ -255,6 +259,17 @@ pub struct Args {
     )]
     xid_classes: Catalogue,
 
+    /// What is done about GPUs with a fault, by commands of the administrator, as JSON: `reset`, `validation` and `deepCheck`, as the chart's values of the
+    /// same names under `driver` have them. Without a command nothing of its kind is done. Commands run in the driver root, where there is one.
+    #[arg(
+        long,
+        env = "MUSTER_REMEDIES",
+        default_value = "{}",
+        value_parser = Remedies::parse,
+        value_name = "JSON"
+    )]
+    remedies: Remedies,
+
     /// Says to the driver that runs on this node that a GPU is in order, or that one that is not there any more does not come back, and ends with its
     /// answer. UUID of the GPU, name of its device, or its PCI address where only that is known. The state directory has to be the driver's.
     #[arg(long, value_name = "GPU")]
@@ -317,8 +332,10 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let shutdown = &program.shutdown;
 
     let (held_sender, held) = value::channel(BTreeSet::new());
-    let prober =
-        Prober::new(backend.clone(), args.cgroup_dir.clone()).with_bystanders(Bystanders {
+    let checks = Checks::default();
+    let prober = Prober::new(backend.clone(), args.cgroup_dir.clone())
+        .with_checks(checks.clone())
+        .with_bystanders(Bystanders {
             proc: args.proc_dir.clone(),
             pod_logs: args.pod_logs_dir.clone(),
             trusted: args.trusted(),
@@ -331,8 +348,10 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         hardware: hardware.clone(),
         kubernetes: kubernetes.clone(),
     };
+    let config = config(args, boot_id.clone());
+    let instance = config.instance.clone();
     let driver = Driver::new(
-        config(args, boot_id.clone()),
+        config,
         world,
         held_sender,
         conditions.acknowledged,
@@ -367,7 +386,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
     let remembered = faults::memory::load(&store, &boot_id)
         .context("what is known of faulty GPUs cannot be read")?;
     let (faults_sender, seen_faults) = value::channel(remembered);
-    faults::watcher::spawn(
+    let eye = faults::watcher::spawn(
         faults::watcher::Settings {
             backend: backend.clone(),
             store: store.clone(),
@@ -377,7 +396,32 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
             gpus: enumerated.gpus.clone(),
             faults: faults_sender,
             driver: handle.clone(),
+            validates: args.remedies.validation().is_some(),
             metrics: metrics.clone(),
+        },
+        shutdown,
+    );
+    let (node_devices_sender, node_devices) = value::channel(None);
+    remedy::spawn(
+        remedy::Settings {
+            remedies: args.remedies.clone(),
+            tools: remedy::Tools {
+                eye,
+                store: store.clone(),
+                boot_id: boot_id.clone(),
+                instance,
+                proc: args.proc_dir.clone(),
+                root: args.driver_root.clone(),
+                gpus: enumerated.gpus.clone(),
+                checks,
+                metrics: metrics.clone(),
+                teller: Teller {
+                    kubernetes: kubernetes.clone(),
+                    gpus: enumerated.gpus.clone(),
+                },
+            },
+            kubernetes: kubernetes.clone(),
+            node_devices: node_devices.clone(),
         },
         shutdown,
     );
@@ -447,7 +491,6 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         metrics: metrics.clone(),
     };
     bypass::watcher::spawn(settings, shutdown);
-    let (node_devices_sender, node_devices) = value::channel(None);
     faults::telling::spawn(
         faults::telling::Settings {
             kubernetes: kubernetes.clone(),

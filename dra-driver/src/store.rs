@@ -10,6 +10,7 @@
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
 //! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
 //! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode; its length is how many changes have begun
+//! STATE/gpus/UUID.hook     a command of the administrator runs on that GPU, or did when its driver ended (see `marks`)
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
@@ -27,6 +28,8 @@
 //!   changes nothing.
 //! * What cannot be parsed, is too large, or is no file (a directory, a link) is set aside, and with it the acknowledged generation, **before** that: so a crash
 //!   in between, too, leads to the rebuild and never to a claim that is forgotten.
+
+pub mod marks;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -157,8 +160,14 @@ impl Store {
         begin_change(file).map_err(|error| named(&path, &error))
     }
 
-    /// The lock of a GPU, if nobody has it, nor just counts its changes.
+    /// The lock of a GPU, if nobody has it, nor just counts its changes, and no command was left running on it.
     pub fn try_lock_gpu(&self, uuid: &str) -> io::Result<Option<Guard>> {
+        let guard = self.try_lock_marked_gpu(uuid)?;
+        Ok(guard.filter(|_| !self.is_marked(uuid)))
+    }
+
+    /// The same, whatever was left running on it.
+    fn try_lock_marked_gpu(&self, uuid: &str) -> io::Result<Option<Guard>> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         match file.try_lock() {
             Ok(()) => begin_change(file)
@@ -174,6 +183,8 @@ impl Store {
     pub fn changes_of_gpu(&self, uuid: &str) -> io::Result<Option<u64>> {
         let (path, file) = self.gpu_lock_file(uuid)?;
         match file.try_lock_shared() {
+            // The driver that had a command run on it may have ended.
+            Ok(()) if self.is_marked(uuid) => Ok(None),
             Ok(()) => {
                 let metadata = file.metadata();
                 let metadata = metadata.map_err(|error| named(&path, &error))?;

@@ -658,6 +658,8 @@ impl Machine {
     fn note_governed(&mut self) {
         let nodes = self.index.faulty_nodes().chain(self.health.nodes());
         for node in nodes {
+            // What its driver may do about a fault.
+            self.agenda.node(node);
             for key in self.plans.on_node(node) {
                 self.agenda.gang(key);
             }

@@ -1,11 +1,14 @@
 //! A fault as it is remembered.
 
+mod merge;
 mod proof;
+mod resets;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::merge::Numbers;
 use self::proof::LinksWork;
 use super::{
     class::FaultClass,
@@ -43,6 +46,17 @@ pub struct Fault {
     pub first_seen_unix_seconds: i64,
     /// When it was last seen; of what lasts, within an hour.
     pub last_seen_unix_seconds: i64,
+    /// How often the GPU was reset for it, since it was last mended.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub resets: u32,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes fields by reference"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 impl Fault {
@@ -110,6 +124,9 @@ pub struct GpuFaults {
     /// Number of the last observation when the GPU was last found to need a reset, if it has not been found without that need since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     needs_reset_mark: Option<u64>,
+    /// Number of the last observation before a reset that this driver had done, if that has not been taken for a proof yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    reset_done_mark: Option<u64>,
     /// Whether a row of memory was to be replaced with the next reset when that was told last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     awaits_row_remap: bool,
@@ -154,7 +171,7 @@ impl GpuFaults {
     pub(super) fn begin_boot(&mut self) {
         self.forget_links();
         self.errors = Errors::default();
-        self.needs_reset_mark = None;
+        self.forget_need_of_reset();
         self.awaits_row_remap = false;
     }
 
@@ -229,6 +246,7 @@ impl GpuFaults {
             newest: sequence,
             first_seen_unix_seconds: now_unix_seconds,
             last_seen_unix_seconds: now_unix_seconds,
+            resets: 0,
         });
         Change::New
     }
@@ -241,6 +259,7 @@ impl GpuFaults {
             match faults.find(|one| one.class == fault.class && one.scope == scope) {
                 Some(one) => {
                     one.newest = one.newest.max(fault.newest);
+                    one.resets = one.resets.max(fault.resets);
                     one.first_seen_unix_seconds = one
                         .first_seen_unix_seconds
                         .min(fault.first_seen_unix_seconds);
@@ -297,6 +316,7 @@ impl GpuFaults {
             && self.errors == Errors::default()
             && self.occurrences.is_empty()
             && self.needs_reset_mark.is_none()
+            && self.reset_done_mark.is_none()
             && !self.awaits_row_remap
     }
 

@@ -20,6 +20,7 @@ mod log_line;
 mod observation;
 mod occurrences;
 mod recovery;
+mod reset_group;
 mod signal;
 mod state;
 
@@ -34,6 +35,7 @@ pub use self::{
     log_line::{XidDetail, XidLine, xid_line},
     observation::{Cause, Observation, Scope, of_xid, recovery_class},
     recovery::{NotValid, Proof, Recovery, Validation},
+    reset_group::resets_with,
     signal::{Signal, Subject},
     state::{ANOMALY_SECONDS, Device, FaultState, KnownAddresses, LogPosition, MOST_WAITING},
 };

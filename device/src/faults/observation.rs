@@ -94,6 +94,10 @@ pub enum Cause {
         /// Within so many seconds.
         within_seconds: u32,
     },
+    /// It was reset so often for what is wrong with it, and that was not the end of it.
+    ResetInVain(u32),
+    /// The command that checks it while nothing uses it found it out of order, and ended so; `None`: it did not end in time.
+    CheckFailed(Option<i32>),
 }
 
 impl Cause {
@@ -105,7 +109,8 @@ impl Cause {
             | Self::RowRemapFailure
             | Self::LinksDown(_)
             | Self::NarrowBus { .. }
-            | Self::Throttled => true,
+            | Self::Throttled
+            | Self::ResetInVain(_) => true,
             Self::Xid(_)
             | Self::DetailedXid(..)
             | Self::UncorrectedEcc
@@ -116,7 +121,8 @@ impl Cause {
             | Self::FatalPoison
             | Self::Unavailable
             | Self::CorrectedEcc
-            | Self::RowRetired => false,
+            | Self::RowRetired
+            | Self::CheckFailed(_) => false,
         }
     }
 }
@@ -155,6 +161,11 @@ impl fmt::Display for Cause {
                 write!(formatter, "{lanes} of {most} PCIe lanes")
             }
             Self::Throttled => formatter.write_str("throttled"),
+            Self::ResetInVain(count) => write!(formatter, "{count} resets in vain"),
+            Self::CheckFailed(Some(status)) => {
+                write!(formatter, "check failed with exit status {status}")
+            }
+            Self::CheckFailed(None) => formatter.write_str("check did not end in time"),
         }
     }
 }

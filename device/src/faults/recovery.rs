@@ -1,6 +1,6 @@
 //! When a fault is over.
 
-use super::{class::FaultClass, condition::Condition, observation::Scope};
+use super::{class::FaultClass, condition::Condition, fault::Fault, observation::Scope};
 
 /// What was done, or has come about, that may have mended a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +40,13 @@ pub struct Recovery {
     pub scope: Scope,
     /// [`super::FaultState::mark`] before it was begun: what was seen after that is newer than the recovery, and stays.
     pub mark: u64,
+}
+
+impl Recovery {
+    /// Whether a fault is over by it.
+    pub fn mends(&self, fault: &Fault) -> bool {
+        self.proof.heals(fault.class) && self.scope.holds(fault.scope) && fault.newest <= self.mark
+    }
 }
 
 /// How the GPU is found after it.

@@ -103,7 +103,10 @@ impl Cause {
         let signal = match self {
             Self::Xid(code) => return Some(Subject::Xid(code, None)),
             Self::DetailedXid(code, detail) => return Some(Subject::Xid(code, Some(detail))),
-            Self::RecoveryAction(_) | Self::Repeated { .. } => return None,
+            Self::RecoveryAction(_)
+            | Self::Repeated { .. }
+            | Self::ResetInVain(_)
+            | Self::CheckFailed(_) => return None,
             Self::CorrectedEcc => Signal::CorrectedEcc,
             Self::UncorrectedEcc => Signal::UncorrectedEcc,
             Self::DoubleBitEcc => Signal::DoubleBitEcc,

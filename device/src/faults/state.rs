@@ -10,6 +10,8 @@
 //!   reached before it was begun. An observation that comes late counts as new, which is safe.
 
 mod look;
+mod merge;
+mod resets;
 mod unconfirmed;
 
 use std::collections::BTreeMap;
@@ -108,6 +110,8 @@ pub struct FaultState {
     is_log_old: bool,
     /// How much was seen of GPUs for which there was no place.
     unattributed: u64,
+    /// How often it was written, by whichever instance: who finds another number than he left writes over nothing.
+    generation: u64,
 }
 
 impl FaultState {
@@ -260,12 +264,7 @@ impl FaultState {
             return Ok(0);
         };
         validation.check(recovery.proof)?;
-        let healed = faults.retain(|fault| {
-            let is_over = recovery.proof.heals(fault.class)
-                && recovery.scope.holds(fault.scope)
-                && fault.newest <= recovery.mark;
-            !is_over
-        });
+        let healed = faults.retain(|fault| !recovery.mends(fault));
         match recovery.proof {
             Proof::Operator => {
                 faults.forget_links();
@@ -277,6 +276,14 @@ impl FaultState {
         }
         self.forget_empty();
         Ok(healed)
+    }
+
+    /// Whether [`Self::recover`] would be the end of a fault, anomalies aside.
+    pub fn would_mend(&self, uuid: &str, recovery: &Recovery, validation: &Validation<'_>) -> bool {
+        let faults = self.gpus.get(uuid).map(GpuFaults::all);
+        let mut faults = faults.unwrap_or_default().iter();
+        validation.check(recovery.proof).is_ok()
+            && faults.any(|fault| fault.class.is_fault() && recovery.mends(fault))
     }
 
     /// Forgets all that was seen of a GPU which is not there any more, by its UUID, or by the name that it waits under. How many faults and

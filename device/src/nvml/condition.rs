@@ -1,11 +1,14 @@
 //! How a GPU is found when it is looked at.
 
+use std::ffi::c_int;
+
 use nvml_wrapper::{
     Device,
     bitmasks::device::ThrottleReasons,
     enum_wrappers::device::{EccCounter, MemoryError},
     enums::device::SampleValue,
-    error::NvmlError,
+    error::{NvmlError, nvml_sym, nvml_try},
+    struct_wrappers::device::FieldValueSample,
     structs::device::FieldId,
 };
 use nvml_wrapper_sys::bindings as raw;
@@ -18,6 +21,16 @@ const LINK_ERRORS: [u32; 3] = [
     raw::field_id::NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
     raw::field_id::NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
     raw::field_id::NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+];
+/// The same of one link, as parts before Blackwell count them; and as those from Blackwell on do, for which `nvml.h` says of the others that they are
+/// not supported: how often it had to be trained again.
+const ERRORS_OF_LINK: [&[u32]; 2] = [
+    &[
+        raw::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,
+        raw::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+        raw::field_id::NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
+    ],
+    &[raw::field_id::NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS],
 ];
 /// What is asked for in one call, in this order.
 const FIELDS: [u32; 3] = [
@@ -59,17 +72,16 @@ fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
     } else {
         active_links(&device)
     };
-    let counters = if is_in_mig_mode {
-        [None; 3]
+    let link_errors = if is_in_mig_mode {
+        None
     } else {
-        fields(&device, LINK_ERRORS).map_err(gone)?
+        link_errors(&device).map_err(gone)?
     };
     let ecc = |kind| told(device.total_ecc_errors(kind, EccCounter::Volatile)).map_err(gone);
     let errors = Errors {
         corrected_ecc: ecc(MemoryError::Corrected)?,
         uncorrected_ecc: ecc(MemoryError::Uncorrected)?,
-        // Of those that are told: one that a part does not have adds nothing.
-        links: counters.into_iter().flatten().reduce(u64::saturating_add),
+        links: link_errors,
     };
     let lanes = told(device.current_pcie_link_width()).map_err(gone)?;
     let most = told(device.max_pcie_link_width()).map_err(gone)?;
@@ -115,6 +127,56 @@ fn fields(device: &Device<'_>, asked: [u32; 3]) -> Result<[Option<u64>; 3], Nvml
         };
     }
     Ok(values)
+}
+
+/// Errors of all NVLinks, by the first kind of counters that the part has. Of these one that is not told adds nothing.
+fn link_errors(device: &Device<'_>) -> Result<Option<u64>, NvmlError> {
+    let totals = fields(device, LINK_ERRORS)?;
+    let mut errors = totals.into_iter().flatten().reduce(u64::saturating_add);
+    for kind in ERRORS_OF_LINK {
+        if errors.is_none() {
+            let told = fields_of_links(device, kind)?;
+            errors = told.into_iter().reduce(u64::saturating_add);
+        }
+    }
+    Ok(errors)
+}
+
+/// What is told of these fields, of whichever link. Raw, because the wrapper (0.13.0) asks for no link.
+fn fields_of_links(device: &Device<'_>, asked: &[u32]) -> Result<Vec<u64>, NvmlError> {
+    let links = 0..raw::NVML_NVLINK_MAX_LINKS;
+    let mut values: Vec<raw::nvmlFieldValue_t> = links
+        .flat_map(|link| asked.iter().map(move |field| (link, *field)))
+        .map(|(link, field)| raw::nvmlFieldValue_t {
+            fieldId: field,
+            scopeId: link,
+            timestamp: 0,
+            latencyUsec: 0,
+            valueType: raw::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
+            // Of what is not answered nothing is believed.
+            nvmlReturn: raw::nvmlReturn_enum_NVML_ERROR_UNKNOWN,
+            value: raw::nvmlValue_t { ullVal: 0 },
+        })
+        .collect();
+    let Ok(ask) = nvml_sym(device.nvml().lib().nvmlDeviceGetFieldValues.as_ref()) else {
+        return Ok(Vec::new());
+    };
+    let count = c_int::try_from(values.len()).unwrap_or(c_int::MAX);
+    // SAFETY: the handle is of the library that the function is of, which is loaded and initialised as long as `device` lives; there are `count` values.
+    let answered = nvml_try(unsafe { ask(device.handle(), count, values.as_mut_ptr()) });
+    if told(answered)?.is_none() {
+        return Ok(Vec::new());
+    }
+    let mut numbers = Vec::new();
+    for value in values {
+        let sample = FieldValueSample::try_from(value).and_then(|sample| sample.value);
+        match told(sample)? {
+            Some(SampleValue::U32(number)) => numbers.push(u64::from(number)),
+            Some(SampleValue::U64(number)) => numbers.push(number),
+            _ => {}
+        }
+    }
+    Ok(numbers)
 }
 
 /// How many NVLinks are active. Where one does not tell for another reason than that there is none, nobody knows.

@@ -220,6 +220,7 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
             corrected_ecc: 7,
             uncorrected_ecc: 1,
             link_replays: 3,
+            link_recoveries: 5,
         };
     });
     let counted = backend.condition(&gpu.uuid).unwrap().errors;
@@ -239,4 +240,22 @@ fn a_look_tells_what_the_driver_wants_done_and_how_the_memory_and_the_links_are(
     machine.change(|state| state.lost.push(gpu.uuid.clone()));
     let gone = backend.condition(&gpu.uuid);
     assert_eq!(gone, Err(BackendError::Gone(gpu.uuid)));
+}
+
+#[test]
+fn errors_of_nvlinks_are_told_by_the_counters_that_the_part_has() {
+    for (board, expected) in [("h100-nvswitch-8", 3), ("b200-nvswitch-8", 5)] {
+        let machine = Machine::of(board);
+        let backend = machine.backend();
+        let gpu = gpus(&backend).swap_remove(0);
+        machine.change(|state| {
+            state.card(&gpu.uuid).counted_errors = CountedErrors {
+                link_replays: 3,
+                link_recoveries: 5,
+                ..CountedErrors::default()
+            };
+        });
+        let counted = backend.condition(&gpu.uuid).unwrap().errors;
+        assert_eq!(counted.links, Some(expected), "{board}");
+    }
 }

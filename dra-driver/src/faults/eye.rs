@@ -1,7 +1,10 @@
 //! What is seen of the GPUs, added to what is known at once. There is no queue between who hears and who remembers: a storm of events is as
 //! many additions to the same few faults.
 
+mod keep;
 mod look;
+mod remedies;
+mod validation;
 
 use std::{
     collections::BTreeMap,
@@ -18,6 +21,7 @@ use muster_device::{
 };
 use tokio::sync::{Notify, watch};
 
+use self::{keep::Keeping, validation::Validations};
 use super::{mended::NOT_MENDED, postponed::Postponed};
 use crate::{
     inventory::{KnownGpu, KnownGpus},
@@ -36,6 +40,11 @@ pub struct Eye {
     /// Number that the observations had reached when this began: what was said to an earlier run of the program is about no newer ones.
     begin_mark: u64,
     postponed: Mutex<Postponed>,
+    /// What is on the disk.
+    keeping: Mutex<Keeping>,
+    /// Whether a command of the administrator has to find a GPU in order before its fault is over.
+    validates: bool,
+    validations: Mutex<Validations>,
     /// Told when there is something new.
     pub(super) news: Notify,
     /// Told when all GPUs are to be looked at.
@@ -64,11 +73,20 @@ impl Eye {
             catalogue,
             gpus,
             begin_mark: state.mark(),
+            keeping: Mutex::new(Keeping::of(&state)),
             state: Mutex::new(state),
             postponed: Mutex::default(),
+            validates: false,
+            validations: Mutex::default(),
             news: Notify::new(),
             look: Notify::new(),
         }
+    }
+
+    /// The same, where a fault is not over before a command of the administrator has found the GPU in order.
+    #[must_use]
+    pub fn with_validation(self, validates: bool) -> Self {
+        Self { validates, ..self }
     }
 
     /// NVML.

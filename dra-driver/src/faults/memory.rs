@@ -4,6 +4,9 @@
 //! oldest record on, and counts: somebody has watched before. Where there never was a file nobody has, and what the log says is to be
 //! confirmed first. One of a later version is left alone: what is seen is published and not kept.
 //!
+//! Two instances run during an update. Each write raises the generation in the file, and is made only over the generation that its writer knows: who
+//! was overtaken is told what stands there, takes it in ([`FaultState::take_in`]), and writes again.
+//!
 //! Where the disk fails nobody knows what was seen. A driver that began with nothing would take the taints off, and write nothing over what stands
 //! there once the disk works again: so it does not begin.
 
@@ -38,12 +41,29 @@ pub fn load(store: &Store, boot_id: &str) -> Result<FaultState, DiskFailure> {
     Ok(state)
 }
 
-/// Writes it. Blocking; twice does no harm.
-pub fn write(store: &Store, state: &FaultState) -> Result<(), DiskFailure> {
+/// What came of a write.
+#[derive(Debug)]
+#[must_use = "what was not written is to be written again"]
+pub enum Written {
+    /// It is on the disk, as of this generation.
+    Done(u64),
+    /// Another instance has written this since the generation that was known. Nothing was written.
+    Overtaken(Box<FaultState>),
+}
+
+/// Writes it over this generation. Blocking; twice does no harm. A file that is not there any more, or cannot be read, is nobody's.
+pub fn write(store: &Store, state: &FaultState, over: u64) -> Result<Written, DiskFailure> {
     let _lock = store
         .lock()
         .map_err(|error| DiskFailure::new(error.to_string()))?;
-    store::put_beside(store, FILE, state)
+    let there: Option<FaultState> = store::load_beside(store, FILE)?;
+    if let Some(there) = there.filter(|there| there.generation() != over) {
+        return Ok(Written::Overtaken(Box::new(there)));
+    }
+    let next = over.saturating_add(1);
+    let content = state.clone().with_generation(next);
+    store::put_beside(store, FILE, &content)?;
+    Ok(Written::Done(next))
 }
 
 #[cfg(test)]
@@ -79,13 +99,32 @@ mod tests {
     fn while_the_disk_fails_what_was_seen_is_not_taken_for_nothing_and_is_there_afterwards() {
         let directory = tempfile::tempdir().unwrap();
         let store = store(&directory);
-        write(&store, &faulty()).unwrap();
+        let written = write(&store, &faulty(), 0).unwrap();
+        assert!(matches!(written, Written::Done(1)), "{written:?}");
         let lock = directory.path().join("state/lock");
         fs::remove_file(&lock).unwrap();
         fs::create_dir(&lock).unwrap();
         assert!(load(&store, "one").is_err(), "nobody can lock a directory");
         fs::remove_dir(&lock).unwrap();
         assert!(load(&store, "one").unwrap().gpus().contains_key("GPU-0"));
+    }
+
+    #[test]
+    fn nothing_is_written_over_what_another_instance_wrote_meanwhile() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        let written = write(&store, &faulty(), 0).unwrap();
+        assert!(matches!(written, Written::Done(1)), "{written:?}");
+        // It began before that.
+        let empty = FaultState::default();
+        let Written::Overtaken(there) = write(&store, &empty, 0).unwrap() else {
+            panic!("it was written over");
+        };
+        assert!(there.gpus().contains_key("GPU-0"));
+        assert_eq!(there.generation(), 1);
+        let written = write(&store, &there, 1).unwrap();
+        assert!(matches!(written, Written::Done(2)), "{written:?}");
+        assert_eq!(load(&store, "one").unwrap().generation(), 2);
     }
 
     #[test]
@@ -96,7 +135,7 @@ mod tests {
         let later = r#"{"schema": 999, "gpus": []}"#;
         fs::write(&path, later).unwrap();
         assert!(load(&store, "one").unwrap().gpus().is_empty());
-        assert!(write(&store, &faulty()).is_err());
+        assert!(write(&store, &faulty(), 0).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), later);
     }
 
@@ -111,7 +150,8 @@ mod tests {
         let mut state = load(&store, "one").unwrap();
         assert!(state.is_log_old());
         state.log_is_read();
-        write(&store, &state).unwrap();
+        let written = write(&store, &state, 0).unwrap();
+        assert!(matches!(written, Written::Done(_)), "{written:?}");
         assert!(!load(&store, "one").unwrap().is_log_old());
         assert!(!load(&store, "two").unwrap().is_log_old(), "a boot later");
         fs::write(path.join(FILE), "{").unwrap();

@@ -6,6 +6,7 @@ pub mod memory;
 pub mod mended;
 pub mod policy;
 mod postponed;
+pub mod remedy;
 pub mod telling;
 pub mod watcher;
 

@@ -18,7 +18,7 @@ use muster_device::{
 use muster_serve::Shutdown;
 use tokio::{sync::watch, task::JoinHandle};
 
-use super::{eye::Eye, memory, mended};
+use super::{eye::Eye, mended};
 use crate::{
     driver::Handle,
     inventory::KnownGpus,
@@ -61,24 +61,27 @@ pub struct Settings {
     pub faults: watch::Sender<FaultState>,
     /// Who prepares claims.
     pub driver: Handle,
+    /// Whether a command of the administrator has to find a GPU in order before its fault is over.
+    pub validates: bool,
     /// What is counted.
     pub metrics: DriverMetrics,
 }
 
-/// Starts to watch, until shutdown.
-pub fn spawn(settings: Settings, shutdown: &Shutdown) {
+/// Starts to watch, until shutdown. Who watches and remembers.
+pub fn spawn(settings: Settings, shutdown: &Shutdown) -> Arc<Eye> {
     let remembered = settings.faults.borrow().clone();
     // Before any claim is prepared.
     settings
         .driver
         .tell(Input::Faults(Arc::new(remembered.clone())));
-    let eye = Arc::new(Eye::new(
+    let eye = Eye::new(
         settings.backend,
-        settings.store.clone(),
+        settings.store,
         settings.catalogue,
         settings.gpus.clone(),
-        remembered.clone(),
-    ));
+        remembered,
+    );
+    let eye = Arc::new(eye.with_validation(settings.validates));
     let (hearing, stop) = (Arc::clone(&eye), shutdown.clone());
     shutdown.spawn_until_stopped("listen to NVML", async move {
         // It goes on until the shutdown; if not, that ends the program.
@@ -92,16 +95,15 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
     let looking = look(Arc::clone(&eye), settings.mended.into());
     shutdown.spawn_until_stopped("look at the health of the GPUs", looking);
     let keeper = Keeper {
-        eye,
-        store: settings.store,
+        eye: Arc::clone(&eye),
         gpus: settings.gpus,
         faults: settings.faults,
         driver: settings.driver,
         metrics: settings.metrics,
-        kept: remembered,
         writing: None,
     };
     shutdown.spawn_until_stopped("keep and tell faults", keeper.run());
+    eye
 }
 
 fn listen(eye: &Eye, shutdown: &Shutdown) {
@@ -196,20 +198,18 @@ async fn look(eye: Arc<Eye>, mended: Arc<Path>) {
 /// Writes what is seen, and tells it.
 struct Keeper {
     eye: Arc<Eye>,
-    store: Store,
     gpus: watch::Receiver<Option<KnownGpus>>,
     faults: watch::Sender<FaultState>,
     driver: Handle,
     metrics: DriverMetrics,
-    /// What is on the disk.
-    kept: FaultState,
-    /// What is being written.
+    /// A write that is under way, and what was known when it was begun.
     writing: Option<(JoinHandle<Result<(), DiskFailure>>, FaultState)>,
 }
 
 impl Keeper {
     async fn run(mut self) {
-        self.count(&self.kept);
+        let remembered = self.eye.state().clone();
+        self.count(&remembered);
         loop {
             tokio::select! {
                 () = self.eye.news.notified() => {}
@@ -228,14 +228,14 @@ impl Keeper {
     /// Writes it, and waits for that: what was told and is not on the disk would be taken back by a crash. But not for long: a disk that
     /// hangs, or a lock that somebody has, keeps no GPU in use that is broken. One write is under way at a time.
     async fn keep(&mut self, state: &FaultState) {
-        if self.writing.is_none() && *state != self.kept {
-            let (store, content) = (self.store.clone(), state.clone());
-            let write = move || memory::write(&store, &content);
-            self.writing = Some((tokio::task::spawn_blocking(write), state.clone()));
-        }
-        let Some((writing, _)) = &mut self.writing else {
-            return;
+        let eye = Arc::clone(&self.eye);
+        let begin = || {
+            (
+                tokio::task::spawn_blocking(move || eye.keep()),
+                state.clone(),
+            )
         };
+        let (writing, _) = self.writing.get_or_insert_with(begin);
         let Ok(written) = tokio::time::timeout(LONGEST_WRITE, writing).await else {
             tracing::warn!("faults of GPUs are not on the disk yet, and told all the same");
             self.eye.news.notify_one();
@@ -244,11 +244,7 @@ impl Keeper {
         let content = self.writing.take().map(|(_, content)| content);
         match written {
             Ok(Ok(())) => {
-                let is_older = content.as_ref() != Some(state);
-                if let Some(content) = content {
-                    self.kept = content;
-                }
-                if is_older {
+                if content.as_ref() != Some(state) {
                     self.eye.news.notify_one();
                 }
             }

@@ -130,6 +130,18 @@ impl ApiServer {
         );
     }
 
+    /// Says in this node's `NodeDevices` whether GPUs may be reset.
+    pub(crate) fn remediate(&self, word: &str) {
+        let mut objects = self.objects.lock().unwrap();
+        objects.version += 1;
+        let version = objects.version.to_string();
+        let object = objects.node_devices.get_mut("node-0").unwrap();
+        merge(
+            object,
+            &json!({"metadata": {"resourceVersion": version}, "spec": {"remediation": word}}),
+        );
+    }
+
     /// Puts the capacity of the Node.
     pub(crate) fn has_capacity(&self, capacity: Value) {
         self.objects.lock().unwrap().capacity = capacity;

@@ -12,6 +12,7 @@ mod node;
 mod nvml;
 mod reboot;
 mod registration;
+mod remedies;
 mod seven_ways;
 mod slices;
 mod storm;

@@ -234,6 +234,15 @@ impl Node {
         self.write_state(&state);
     }
 
+    /// A file with another state of the hardware, to take the place of the one that holds.
+    pub(crate) fn other_state(&self, name: &str, change: impl FnOnce(&mut State)) -> PathBuf {
+        let mut state = self.state.clone();
+        change(&mut state);
+        let path = self.path(name);
+        fs::write(&path, serde_json::to_vec(&state).unwrap()).unwrap();
+        path
+    }
+
     /// The kernel's list of devices has the capabilities of slices, without which no container is given one: where the mock shows which
     /// there are.
     pub(crate) fn has_capabilities(&self) -> PathBuf {

@@ -12,6 +12,8 @@ pub(crate) mod breaker;
 pub(crate) mod check;
 pub(crate) mod held;
 
+use muster_api::{NodeDevices, Remediation};
+use muster_cluster::fault_policy::ANOMALIES;
 use muster_engine::recovery::Spared;
 
 use crate::{Mode, poll_context::PollContext};
@@ -27,4 +29,22 @@ pub(crate) fn held_back(context: PollContext<'_>) -> Option<String> {
         return context.breaker.halt_text();
     }
     Some(Spared::Observed.text().to_owned())
+}
+
+/// What the driver of a node is told about resets of its GPUs: they are allowed while one of them has a fault, faults are acted on at all, and the
+/// breaker is closed. A node without a fault, or that was never told that they are, is told nothing: so the mode costs no write.
+pub(crate) fn remediation(context: PollContext<'_>, devices: &NodeDevices) -> Option<Remediation> {
+    let status = devices.status.as_ref();
+    let mut told = status
+        .and_then(|it| it.faults.as_ref())
+        .into_iter()
+        .flatten();
+    let is_faulty = told.any(|fault| !ANOMALIES.contains(&fault.class.as_str()));
+    if !is_faulty {
+        return None;
+    }
+    if held_back(context).is_none() {
+        return Some(Remediation::Allowed);
+    }
+    devices.spec.remediation.map(|_| Remediation::Withheld)
 }

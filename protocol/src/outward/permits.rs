@@ -15,6 +15,7 @@ use crate::{
     admission::adopt,
     admission::charge,
     admission::plan::{Plan, Rank},
+    faults,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     nodes::loss,
@@ -76,6 +77,7 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest 
         enforce: adopt::may_enforce(context, node),
         lost: false,
         awaits_driver: false,
+        remediation: None,
         permits: Vec::new(),
     };
     if context.bugs.has(InjectedBug::PermitsUnproved) {
@@ -127,6 +129,7 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     }
     adopt::permit_held(context, node, devices, &mut spec);
     spec.enforce = adopt::may_enforce(context, node);
+    spec.remediation = faults::remediation(context, devices);
 
     let finalizer = !spec.permits.is_empty() && !context.bugs.has(InjectedBug::NoFinalizer);
     let has_finalizer = devices

@@ -6,6 +6,8 @@ use crate::mig::Table;
 
 /// `NVML_DEVICE_ARCH_AMPERE`.
 const AMPERE: u32 = 7;
+/// `NVML_DEVICE_ARCH_BLACKWELL`.
+pub(crate) const BLACKWELL: u32 = 10;
 
 /// The boards by name, as they stand in `boards/`. What products are, how much memory and how many links they have is from published
 /// outputs of `nvidia-smi`; slots, subsystem ids and what the driver keeps of the memory are plausible, not seen.

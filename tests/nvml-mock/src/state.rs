@@ -161,6 +161,8 @@ pub struct CountedErrors {
     pub uncorrected_ecc: u64,
     /// Packets that its NVLinks sent again.
     pub link_replays: u32,
+    /// How often its NVLinks had to be trained again, as cards from Blackwell on count; those before count replays.
+    pub link_recoveries: u32,
 }
 
 /// Calls that hang.

@@ -102,6 +102,7 @@ impl GpuFaults {
     /// The reset was taken up.
     pub(in crate::faults) fn forget_need_of_reset(&mut self) {
         self.needs_reset_mark = None;
+        self.reset_done_mark = None;
     }
 
     /// Counts what was seen. If it came as often as the rule says, what that is.

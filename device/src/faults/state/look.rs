@@ -65,7 +65,8 @@ impl FaultState {
         };
         let links = faults.links_work_mark(now_unix_seconds);
         let links = links.map(|mark| (Proof::LinksWork, mark));
-        let reset = faults.reset_mark(condition);
+        // One that was seen by what it changed, or one that was done here.
+        let reset = faults.reset_mark(condition).max(faults.reset_done_mark());
         let reset = reset.map(|mark| (Proof::Reset, mark));
         let proofs = links.into_iter().chain(reset);
         let is_of_use = |(proof, mark): &(Proof, u64)| {

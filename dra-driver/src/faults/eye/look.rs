@@ -9,7 +9,7 @@ use muster_device::{
     faults::{Change, Condition, FaultState, GpuFaults, Proof, Recovery, Scope, Validation},
 };
 
-use super::{Asked, Eye, unix_seconds};
+use super::{Asked, Eye, unix_seconds, validation};
 use crate::{
     inventory::KnownGpu,
     prepare::{DiskFailure, Record},
@@ -26,7 +26,7 @@ impl Eye {
         }
     }
 
-    fn look_at(&self, gpu: &KnownGpu) {
+    pub(super) fn look_at(&self, gpu: &KnownGpu) {
         let known = self.known();
         let uuid = &gpu.gpu.uuid;
         // What is seen from here on is newer than all that this look proves.
@@ -84,15 +84,38 @@ impl Eye {
             scope,
             mark,
         }));
-        let mut state = self.state();
-        let mended = recoveries
-            .iter()
-            .map(|recovery| recover(&mut state, gpu, recovery, &condition))
-            .sum::<usize>();
-        drop(state);
+        let mended = self.apply(gpu, recoveries, &condition);
         if mended > 0 || change != Change::None {
             self.news.notify_one();
         }
+    }
+
+    /// Applies recoveries, or has those wait for the administrator's command that it has a say in. How many faults are over.
+    fn apply(&self, gpu: &KnownGpu, recoveries: Vec<Recovery>, condition: &Condition) -> usize {
+        let uuid = &gpu.gpu.uuid;
+        let validated = self.take_validation(uuid);
+        let mut mended = 0;
+        let mut waits = false;
+        let mut state = self.state();
+        for mut recovery in recoveries {
+            let validation = validation_of(&state, gpu, &recovery, condition);
+            let is_asked = self.validates
+                && validation::is_asked(&recovery)
+                && state.would_mend(uuid, &recovery, &validation);
+            match (is_asked, validated) {
+                (false, _) => {}
+                // What was seen since the command was begun it may not have seen.
+                (true, Some(mark)) => recovery.mark = recovery.mark.min(mark),
+                (true, None) => {
+                    waits = true;
+                    continue;
+                }
+            }
+            mended += recover(&mut state, gpu, &recovery, condition);
+        }
+        drop(state);
+        self.note_validation_due(uuid, waits);
+        mended
     }
 
     /// Whether nobody uses a part of a GPU: no claim holds it, and no process is there.
@@ -135,6 +158,26 @@ impl Eye {
     }
 }
 
+/// How a GPU has to be found after a recovery, and is.
+fn validation_of<'a>(
+    state: &FaultState,
+    gpu: &KnownGpu,
+    recovery: &Recovery,
+    condition: &'a Condition,
+) -> Validation<'a> {
+    let faults = state.gpus().get(&gpu.gpu.uuid);
+    let best_links = match recovery.proof {
+        // Of this boot: what is connected may be other than before.
+        Proof::Reboot => None,
+        _ => faults.and_then(GpuFaults::best_links),
+    };
+    Validation {
+        condition,
+        has_fabric: !gpu.lacks_fabric(),
+        best_links,
+    }
+}
+
 /// Applies a recovery. What is not in order is tried again with the next look.
 fn recover(
     state: &mut FaultState,
@@ -143,16 +186,7 @@ fn recover(
     condition: &Condition,
 ) -> usize {
     let uuid = &gpu.gpu.uuid;
-    let best_links = match recovery.proof {
-        // Of this boot: what is connected may be other than before.
-        Proof::Reboot => None,
-        _ => state.gpus().get(uuid).and_then(GpuFaults::best_links),
-    };
-    let validation = Validation {
-        condition,
-        has_fabric: !gpu.lacks_fabric(),
-        best_links,
-    };
+    let validation = validation_of(state, gpu, recovery, condition);
     let mended = state.recover(uuid, recovery, &validation).unwrap_or(0);
     if mended > 0 {
         let proof = recovery.proof;

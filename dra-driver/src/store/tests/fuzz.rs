@@ -88,7 +88,8 @@ fn write_all(f: &Fixture) -> Result<(), DiskFailure> {
     put_beside(&f.store, "devices.json", &known())?;
     drop(lock);
     let faults = faults::memory::load(&f.store, "boot")?;
-    faults::memory::write(&f.store, &faults)?;
+    let generation = faults.generation();
+    drop(faults::memory::write(&f.store, &faults, generation)?);
     Remembered::load(&f.store).write(&f.store)
 }
 

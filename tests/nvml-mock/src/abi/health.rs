@@ -4,9 +4,9 @@ use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper_sys::bindings::{
     field_id::{
-        NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
-        NVML_FI_DEV_REMAPPED_COR, NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING,
-        NVML_FI_DEV_REMAPPED_UNC,
+        NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+        NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, NVML_FI_DEV_REMAPPED_COR,
+        NVML_FI_DEV_REMAPPED_FAILURE, NVML_FI_DEV_REMAPPED_PENDING, NVML_FI_DEV_REMAPPED_UNC,
     },
     nvmlDevice_t, nvmlEccCounterType_t, nvmlFieldValue_t,
     nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED,
@@ -16,6 +16,7 @@ use nvml_wrapper_sys::bindings::{
 
 use super::{get, put};
 use crate::{
+    board::BLACKWELL,
     call::{Code, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS},
     machine::{Machine, Target},
     state::RemappedRows,
@@ -33,7 +34,7 @@ export! {
             // SAFETY: the caller says that there are `number` values.
             let place = unsafe { values.add(position) };
             let asked = get(place)?;
-            let answer = machine.field(&target, asked.fieldId);
+            let answer = machine.field(&target, asked.fieldId, asked.scopeId);
             put(place, nvmlFieldValue_t {
                 valueType: nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT,
                 nvmlReturn: answer.err().unwrap_or(SUCCESS),
@@ -86,13 +87,25 @@ export! {
 }
 
 impl Machine {
-    fn field(&self, target: &Target, id: c_uint) -> Result<c_uint, Code> {
+    fn field(&self, target: &Target, id: c_uint, scope: c_uint) -> Result<c_uint, Code> {
+        let is_blackwell = self.board.architecture >= BLACKWELL;
         match id {
             NVML_FI_DEV_GET_GPU_RECOVERY_ACTION => {
                 let card = self.card(&target.gpu);
                 Ok(card.map_or(0, |card| card.recovery_action))
             }
-            NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL => {
+            // All of them of the first link.
+            NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS if is_blackwell => {
+                let links = self.board.nvlink.as_ref().map_or(0, |it| it.links_per_gpu);
+                if scope >= links {
+                    return Err(NOT_SUPPORTED);
+                }
+                let card = self.card(&target.gpu);
+                let recoveries = card.map_or(0, |card| card.counted_errors.link_recoveries);
+                Ok(if scope == 0 { recoveries } else { 0 })
+            }
+            // `nvml.h` says so of those before it.
+            NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL if !is_blackwell => {
                 let card = self.card(&target.gpu);
                 Ok(card.map_or(0, |card| card.counted_errors.link_replays))
             }

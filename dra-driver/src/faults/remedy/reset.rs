@@ -1,0 +1,257 @@
+//! One reset: GPUs are kept for it, nobody has them open, NVML is closed, and the command is run.
+//!
+//! # NVML is closed as a whole
+//!
+//! `nvidia-smi --gpu-reset` resets no GPU that any process has open. Whoever has NVML open has the device files of all GPUs open, and NVML closes
+//! none of them alone. So the driver closes it, for as long as the command runs: nothing is known of the other GPUs meanwhile, their claims wait within
+//! their calls, and what was listed and tainted stays as it was. What happens to the other GPUs in that time the kernel's log tells, and the look that
+//! follows. A second process that kept NVML open for the others would keep the reset from happening.
+//!
+//! # Order
+//!
+//! 1. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
+//!    take from its administrator.
+//! 2. NVML lists no process on them, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
+//! 3. The command is run. What it left is ended.
+//! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
+//!
+//! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. From step 3 on the reset counts, also if the driver ends before it has
+//! counted: the mark tells the next one. The proof carries the number that the observations had reached before step 3, so it is about nothing that was
+//! seen later (S7).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use muster_device::{Gpu, faults::resets_with};
+
+use super::{
+    Tools,
+    holders::{Holder, holders},
+    listed,
+    run::{Ended, How, Run},
+    settings::ResetOrder,
+};
+use crate::{
+    inventory::KnownGpu,
+    prepare::{Disk, DiskFailure},
+    store::{
+        Guard,
+        marks::{Mark, MarkedReset, Reserved},
+    },
+};
+
+/// How long a reset has to end that takes too long, or that runs while the driver stops: well within the 30 s that the kubelet waits for the driver.
+const GRACE: Duration = Duration::from_secs(15);
+
+/// What came of a reset.
+#[derive(Debug)]
+pub enum Outcome {
+    /// It was done, whatever it was good for.
+    Ran(Ended),
+    /// It was not to be done now, or could not be begun.
+    Refused(String),
+}
+
+/// What is to be reset, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// UUID of the GPU that has the fault.
+    pub gpu: String,
+    /// How many resets for the fault it makes.
+    pub number: u32,
+}
+
+/// Resets a GPU, and what is reset with it. Blocking, as long as the command may take.
+pub fn reset(
+    tools: &Tools,
+    order: &ResetOrder,
+    wanted: &Wanted,
+    is_over: impl Fn() -> bool,
+) -> Outcome {
+    let known = tools.answering();
+    let group = match group_of(tools, &known, &wanted.gpu) {
+        Ok(group) => group,
+        Err(why) => return Outcome::Refused(why),
+    };
+    let mark = Mark {
+        id: format!("{}-reset-{}-{}", tools.instance, wanted.gpu, wanted.number),
+        boot_id: tools.boot_id.clone(),
+        reset: Some(MarkedReset {
+            gpu: wanted.gpu.clone(),
+            number: wanted.number,
+        }),
+    };
+    let uuids: BTreeSet<String> = group.iter().map(|known| known.gpu.uuid.clone()).collect();
+    let is_free = |lock: &Guard, _: &Disk| have_no_slices_of_others(tools, lock, &group);
+    let reserved = match tools.store.reserve(&uuids, &mark, is_free) {
+        Ok(reserved) => reserved,
+        Err(refused) => return Outcome::Refused(refused.to_string()),
+    };
+    let before = tools.eye.mark();
+    match run(tools, order, &group, &mark.id, is_over) {
+        Ok(Ended {
+            how: How::NotRun(cause),
+            output,
+        }) => {
+            give_back(reserved);
+            let why = format!("the command cannot be run: {cause} {output}");
+            Outcome::Refused(why.trim_end().to_owned())
+        }
+        Ok(ended) => {
+            finish(tools, reserved, wanted, before, &uuids, &ended);
+            Outcome::Ran(ended)
+        }
+        Err(why) => {
+            give_back(reserved);
+            Outcome::Refused(why)
+        }
+    }
+}
+
+/// The GPUs that are reset together. All of them have to answer: of one that does not nobody knows who uses it.
+fn group_of(tools: &Tools, known: &[KnownGpu], uuid: &str) -> Result<Vec<KnownGpu>, String> {
+    let all = tools.gpus.borrow().clone().unwrap_or_default();
+    let there = all.gpus.iter().filter(|known| !known.gone);
+    let uuids = resets_with(there.map(|known| &known.gpu), uuid);
+    let found: Vec<KnownGpu> = uuids
+        .iter()
+        .filter_map(|uuid| Tools::named(known, uuid).cloned())
+        .collect();
+    if found.len() == uuids.len() {
+        return Ok(found);
+    }
+    let answering: BTreeSet<String> = found.iter().map(|known| known.gpu.uuid.clone()).collect();
+    let silent: BTreeSet<String> = uuids.difference(&answering).cloned().collect();
+    Err(format!("GPU {} does not answer", listed(&silent)))
+}
+
+/// Slices end with a reset. Those that this driver made are made again; an administrator's are his.
+fn have_no_slices_of_others(tools: &Tools, lock: &Guard, group: &[KnownGpu]) -> Result<(), String> {
+    let failed = |failure: DiskFailure| failure.to_string();
+    let mut ours = tools
+        .store
+        .layout_slices(lock, &tools.boot_id)
+        .map_err(failed)?;
+    ours.extend(
+        tools
+            .store
+            .made_slices(lock, &tools.boot_id)
+            .map_err(failed)?,
+    );
+    for known in group {
+        let mut slices = known.instances.iter();
+        let is_ours = |uuid: Option<&String>| uuid.is_some_and(|uuid| ours.contains(uuid));
+        if let Some(slice) = slices.find(|slice| !is_ours(slice.uuid.as_ref())) {
+            return Err(format!(
+                "on GPU {} lies a slice at memory slice {} that nobody here made, and that would go with the reset: remove it, or reset the GPU by hand",
+                known.gpu.uuid, slice.placement.start
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Runs the command, if nobody has the GPUs open. An error says why it was not begun.
+fn run(
+    tools: &Tools,
+    order: &ResetOrder,
+    group: &[KnownGpu],
+    id: &str,
+    is_over: impl Fn() -> bool,
+) -> Result<Ended, String> {
+    let is_ignored = |holder: &Holder| {
+        let program = holder.program.as_ref();
+        program.is_some_and(|program| order.ignored_programs.contains(program))
+    };
+    let mut users: BTreeMap<String, BTreeSet<Holder>> = BTreeMap::new();
+    for known in group {
+        let uuid = &known.gpu.uuid;
+        let processes = tools.eye.backend().processes(uuid);
+        let processes =
+            processes.map_err(|error| format!("who uses GPU {uuid} cannot be told: {error}"))?;
+        let own = processes
+            .iter()
+            .map(|process| Holder::of(&tools.proc, process.pid));
+        users.entry(uuid.clone()).or_default().extend(own);
+    }
+    refuse(&users, is_ignored)?;
+    let minors = group.iter();
+    let minors: BTreeMap<u32, String> = minors
+        .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
+        .collect();
+    let open = || {
+        let open = holders(&tools.proc, &minors);
+        open.map_err(|error| format!("who has the GPUs open cannot be told: {error}"))
+    };
+    // NVML is not closed, which all GPUs of the node would feel, as long as somebody else has these open.
+    let own = std::process::id();
+    refuse(&open()?, |it| it.pid == own || is_ignored(it))?;
+    let released = tools.eye.backend().release("a GPU is being reset");
+    let released = released.map_err(|error| format!("NVML cannot be closed: {error}"))?;
+    refuse(&open()?, is_ignored)?;
+    let gpus: Vec<&Gpu> = group.iter().map(|known| &known.gpu).collect();
+    let words = order.order.template.about(&gpus);
+    tracing::warn!(command = ?words, "resetting");
+    let run = Run {
+        words: &words,
+        root: tools.root.as_ref(),
+        id,
+        deadline: order.order.deadline,
+        grace: GRACE,
+    };
+    let ended = run.until(is_over);
+    drop(released);
+    Ok(ended)
+}
+
+fn refuse(
+    users: &BTreeMap<String, BTreeSet<Holder>>,
+    is_ignored: impl Fn(&Holder) -> bool,
+) -> Result<(), String> {
+    let found = users.iter().filter_map(|(uuid, holders)| {
+        let counted = holders.iter().filter(|holder| !is_ignored(holder));
+        let counted: Vec<String> = counted.map(ToString::to_string).collect();
+        (!counted.is_empty()).then(|| format!("GPU {uuid} is open in {}", counted.join(", ")))
+    });
+    let found: Vec<String> = found.collect();
+    if found.is_empty() {
+        Ok(())
+    } else {
+        Err(found.join("; "))
+    }
+}
+
+/// The reset counts, and proves something if it ended well. Once that is on the disk the marks go; else they stay, and it is counted by them.
+fn finish(
+    tools: &Tools,
+    mut reserved: Reserved,
+    wanted: &Wanted,
+    before: u64,
+    uuids: &BTreeSet<String>,
+    ended: &Ended,
+) {
+    reserved.unlock();
+    tools.eye.count_reset(&wanted.gpu, wanted.number);
+    if ended.how == How::Exited(0) {
+        for uuid in uuids {
+            tools.eye.note_reset(uuid, before);
+        }
+    }
+    if let Err(failure) = tools.eye.keep() {
+        tracing::warn!(%failure, "a reset is not kept; its mark stays");
+    } else if ended.how != How::Stuck {
+        give_back(reserved);
+    }
+    for uuid in uuids {
+        tools.eye.look_at_one(uuid);
+    }
+}
+
+/// Gives the GPUs free. What fails the next look for marks does.
+fn give_back(reserved: Reserved) {
+    if let Err(failure) = reserved.release() {
+        tracing::warn!(%failure, "the mark of a GPU is not removed");
+    }
+}

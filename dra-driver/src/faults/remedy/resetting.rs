@@ -1,0 +1,269 @@
+//! Looks which GPUs are to be reset, and has it done, one after the other; and ends what an earlier driver left running.
+//!
+//! A reset takes nothing from anybody who runs, and is held back all the same while what is done about faults is only told, and while the circuit breaker is
+//! open: a false alarm on many nodes would reset them all. The controller says so in the NodeDevices of the node (`spec.remediation`). What the watch
+//! shows may be old, so before each reset the object is read anew. No answer is no leave (S18).
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use muster_api::{NodeDevices, Reason, Remediation};
+use muster_device::faults::{Cause, FaultClass};
+use muster_serve::Shutdown;
+use tokio::sync::watch;
+
+use super::{
+    Tools,
+    plan::{self, Due, Facts},
+    reset::{Outcome, Wanted, reset},
+    run::{self, How},
+    settings::ResetOrder,
+};
+use crate::{
+    kubernetes::Kubernetes,
+    prepare::Read,
+    store::{Guard, marks::Mark},
+};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// The recovery action that asks for a reset.
+const RESET: u32 = 1;
+/// How long after it was refused a reset is tried again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
+const REFUSED_FOR: Duration = Duration::from_mins(1);
+
+/// The task.
+#[derive(Debug)]
+pub(super) struct Resetting {
+    tools: Tools,
+    order: Option<ResetOrder>,
+    kubernetes: Kubernetes,
+    node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
+    shutdown: Shutdown,
+    /// When the last reset of each GPU ended.
+    ended: BTreeMap<String, Instant>,
+    refused: BTreeMap<String, Refused>,
+}
+
+/// A GPU that is to be reset, and is not.
+#[derive(Debug)]
+struct Refused {
+    since: Instant,
+    /// When it is tried again.
+    again: Instant,
+    why: String,
+    /// What people were told.
+    told: Option<String>,
+}
+
+impl Resetting {
+    pub(super) fn new(
+        tools: Tools,
+        order: Option<ResetOrder>,
+        kubernetes: Kubernetes,
+        node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
+        shutdown: Shutdown,
+    ) -> Self {
+        Self {
+            tools,
+            order,
+            kubernetes,
+            node_devices,
+            shutdown,
+            ended: BTreeMap::new(),
+            refused: BTreeMap::new(),
+        }
+    }
+
+    /// Goes on until it is dropped.
+    pub(super) async fn run(mut self) {
+        loop {
+            let tools = self.tools.clone();
+            let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
+            if let Err(broken) = looked {
+                tracing::error!(%broken, "the look for commands that were left broke off");
+            }
+            if let Some(order) = self.order.clone() {
+                self.look(&order).await;
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn look(&mut self, order: &ResetOrder) {
+        let tools = self.tools.clone();
+        let ended = self.ended.clone();
+        let found = tokio::task::spawn_blocking(move || wanted(&tools, &ended)).await;
+        let wanted = match found {
+            Ok(wanted) => wanted,
+            Err(broken) => {
+                tracing::error!(%broken, "the look for GPUs to reset broke off");
+                return;
+            }
+        };
+        let names: BTreeSet<&String> = wanted.iter().map(|wanted| &wanted.gpu).collect();
+        self.refused.retain(|uuid, _| names.contains(uuid));
+        for wanted in &wanted {
+            let refused = self.refused.get(&wanted.gpu);
+            if refused.is_some_and(|refused| Instant::now() < refused.again) {
+                continue;
+            }
+            self.one(order, wanted).await;
+        }
+    }
+
+    async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) {
+        if let Err(why) = self.is_allowed().await {
+            tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
+            return;
+        }
+        let (tools, stop) = (self.tools.clone(), self.shutdown.clone());
+        let (order, of) = (order.clone(), wanted.clone());
+        let done = move || reset(&tools, &order, &of, || stop.is_requested());
+        match tokio::task::spawn_blocking(done).await {
+            Ok(Outcome::Ran(ended)) => {
+                self.ended.insert(wanted.gpu.clone(), Instant::now());
+                self.refused.remove(&wanted.gpu);
+                let is_done = ended.how == How::Exited(0);
+                let label = if is_done { "done" } else { "failed" };
+                self.tools.metrics.reset_gpu(label);
+                let note = format!(
+                    "reset {} of {} for its fault: {}",
+                    wanted.number,
+                    plan::MOST_RESETS,
+                    ended.message()
+                );
+                let teller = &self.tools.teller;
+                if is_done {
+                    teller.tell(&wanted.gpu, Reason::GpuReset, note).await;
+                } else {
+                    teller.warn(&wanted.gpu, Reason::GpuReset, note).await;
+                }
+            }
+            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why).await,
+            Err(broken) => tracing::error!(%broken, "the reset of a GPU broke off"),
+        }
+    }
+
+    /// Whether the controller says so, asked now. The watch first, which costs nothing.
+    async fn is_allowed(&self) -> Result<(), String> {
+        let says = |object: &NodeDevices| object.spec.remediation == Some(Remediation::Allowed);
+        let is_told = self.node_devices.borrow().as_deref().is_some_and(says);
+        if !is_told {
+            return Err("the controller does not allow it".to_owned());
+        }
+        match self.kubernetes.node_devices().await {
+            Read::Found(object) if says(&object) => Ok(()),
+            Read::Found(_) | Read::Absent => Err("the controller does not allow it".to_owned()),
+            Read::Failed(cause) => Err(cause),
+        }
+    }
+
+    async fn refuse(&mut self, uuid: &str, why: String) {
+        let now = Instant::now();
+        let refused = self
+            .refused
+            .entry(uuid.to_owned())
+            .or_insert_with(|| Refused {
+                since: now,
+                again: now,
+                why: String::new(),
+                told: None,
+            });
+        refused.again = now + REFUSED_PAUSE;
+        if refused.why != why {
+            tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
+            refused.why.clone_from(&why);
+        }
+        let is_long = now.duration_since(refused.since) >= REFUSED_FOR;
+        if is_long && refused.told.as_ref() != Some(&why) {
+            refused.told = Some(why.clone());
+            self.tools.metrics.reset_gpu("refused");
+            let note = format!("it is to be reset for its fault, and is not: {why}");
+            self.tools.teller.warn(uuid, Reason::GpuReset, note).await;
+        }
+    }
+}
+
+/// The GPUs that are to be reset now. One that was reset in vain is noted as one to be exchanged. Blocking.
+fn wanted(tools: &Tools, ended: &BTreeMap<String, Instant>) -> Vec<Wanted> {
+    let mut wanted = Vec::new();
+    for known in tools.answering() {
+        let uuid = known.gpu.uuid;
+        // Most have nothing, whatever NVML says.
+        if tools.eye.state().wants_reset(&uuid, Some(RESET)).is_none() {
+            continue;
+        }
+        let Ok(action) = tools.eye.backend().recovery_action(&uuid) else {
+            continue;
+        };
+        let (resets, awaits_proof) = {
+            let state = tools.eye.state();
+            let resets = state.wants_reset(&uuid, action);
+            (resets, state.awaits_proof_of_reset(&uuid))
+        };
+        let facts = Facts {
+            resets,
+            since_last: ended.get(&uuid).map(Instant::elapsed),
+            awaits_check: awaits_proof && tools.eye.awaits_first_validation(&uuid),
+        };
+        match plan::due(facts) {
+            Due::Nothing => {}
+            Due::Reset(number) => wanted.push(Wanted { gpu: uuid, number }),
+            Due::Retire(resets) => {
+                let cause = Cause::ResetInVain(resets);
+                tools.eye.report(&uuid, FaultClass::Retire, cause);
+            }
+        }
+    }
+    wanted
+}
+
+/// Ends what drivers that have ended left running on GPUs, counts the resets among it, and gives the GPUs free. Blocking.
+fn end_what_was_left(tools: &Tools) {
+    let left = match tools.store.left_marks() {
+        Ok(left) => left,
+        Err(failure) => {
+            tracing::warn!(%failure, "commands that were left running are not looked for");
+            return;
+        }
+    };
+    let mut over: Vec<(String, Mark)> = Vec::new();
+    let mut guards: Vec<Guard> = Vec::new();
+    for (uuid, mark, guard) in left {
+        tracing::warn!(
+            gpu = uuid,
+            ?mark,
+            "a command was begun on a GPU by a driver that ended"
+        );
+        // Processes end with the boot.
+        let is_ended = mark.boot_id != tools.boot_id || run::end(Path::new("/proc"), &mark.id);
+        if let Some(reset) = &mark.reset {
+            tools.eye.count_reset(&reset.gpu, reset.number);
+        }
+        if is_ended {
+            over.push((uuid, mark));
+        }
+        guards.push(guard);
+    }
+    if over.is_empty() {
+        return;
+    }
+    // Whoever holds the lock of a GPU asks for no other.
+    drop(guards);
+    if let Err(failure) = tools.eye.keep() {
+        tracing::warn!(%failure, "a reset that was begun is not kept; its mark stays");
+        return;
+    }
+    for (uuid, mark) in over {
+        if let Err(failure) = tools.store.remove_left_mark(&uuid, &mark) {
+            tracing::warn!(gpu = uuid, %failure, "the mark of a GPU is not removed");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Has the administrator's command find GPUs in order before their faults are over ([`super::super::eye`]). What it finds out of order it checks again, after
+//! a minute, then after twice as long each time, up to an hour.
+
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
+
+use muster_api::Reason;
+use muster_serve::Shutdown;
+use tokio::task::JoinSet;
+
+use super::{
+    Tools,
+    check::{Outcome, check},
+    settings::Order,
+};
+
+/// How often it is looked for GPUs that wait.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Shortest and longest pause after the command found a GPU out of order.
+const PAUSE: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// When a GPU is checked again that was found out of order so often in a row.
+fn pause(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    PAUSE.0.saturating_mul(1 << doublings).min(PAUSE.1)
+}
+
+/// Goes on until it is dropped. Different GPUs are checked at once.
+pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
+    let mut not_before: BTreeMap<String, Instant> = BTreeMap::new();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let due = tools.eye.awaiting_validation();
+        not_before.retain(|uuid, _| due.contains(uuid));
+        let now = Instant::now();
+        let known = tools.answering();
+        let mut checks = JoinSet::new();
+        for uuid in due {
+            let is_paused = not_before.get(&uuid).is_some_and(|at| now < *at);
+            let Some(known) = Tools::named(&known, &uuid).filter(|_| !is_paused).cloned() else {
+                continue;
+            };
+            let (tools, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
+            checks.spawn_blocking(move || {
+                let outcome = check(&tools, &order, &known, || stop.is_requested());
+                let again = taken_up(&tools, &uuid, &outcome);
+                (uuid, outcome, again)
+            });
+        }
+        while let Some(ended) = checks.join_next().await {
+            match ended {
+                Ok((uuid, outcome, again)) => {
+                    tell(&tools, &uuid, &outcome).await;
+                    not_before.insert(uuid, Instant::now() + again);
+                }
+                Err(broken) => tracing::error!(%broken, "the check of a GPU broke off"),
+            }
+        }
+    }
+}
+
+/// Takes up what was found. When it is looked again, should the GPU still wait.
+fn taken_up(tools: &Tools, uuid: &str, outcome: &Outcome) -> Duration {
+    match outcome {
+        Outcome::InOrder(mark) => {
+            tools.eye.validated(uuid, *mark);
+            pause(1)
+        }
+        Outcome::OutOfOrder(..) | Outcome::NotRun(_) => pause(tools.eye.not_validated(uuid)),
+        Outcome::NotNow(_) => 10 * LOOK_EVERY,
+    }
+}
+
+async fn tell(tools: &Tools, uuid: &str, outcome: &Outcome) {
+    let (label, message) = match outcome {
+        Outcome::InOrder(_) => ("in_order", None),
+        Outcome::OutOfOrder(_, ended) => ("out_of_order", Some(ended.message())),
+        Outcome::NotRun(ended) => ("not_run", Some(ended.message())),
+        Outcome::NotNow(why) => {
+            tracing::info!(
+                gpu = uuid,
+                why,
+                "a GPU whose fault may be over is not checked now"
+            );
+            return;
+        }
+    };
+    tools.metrics.checked_gpu("validation", label);
+    match message {
+        None => tracing::info!(gpu = uuid, "the command finds a GPU in order"),
+        Some(message) => {
+            let note =
+                format!("the check that is to end its fault did not find it in order: {message}");
+            tools.teller.warn(uuid, Reason::GpuCheck, note).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_from_a_minute_to_an_hour() {
+        let minutes = |failures| pause(failures).as_secs() / 60;
+        let found: Vec<u64> = (1..9).map(minutes).collect();
+        assert_eq!(found, [1, 2, 4, 8, 16, 32, 60, 60]);
+        assert_eq!(minutes(u32::MAX), 60);
+    }
+}

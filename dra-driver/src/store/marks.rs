@@ -1,0 +1,350 @@
+//! Marks of GPUs that a command of the administrator runs on: a reset, or a check.
+//!
+//! Whoever has a command run holds the lock of each GPU that it concerns, taken under the one lock while nothing of them was recorded, and marks them
+//! by the same turn. While a GPU is locked no claim is recorded for it. The kernel releases the lock when the driver ends, which may be before the
+//! command does; so **a GPU is not free while its mark is there**, for this instance or any other ([`Store::changes_of_gpu`],
+//! [`Store::try_lock_gpu`]).
+//!
+//! A mark whose GPU is not locked is of a driver that has ended. Whoever finds it takes the lock, ends what is left of the command, which is found by a
+//! variable of its environment, counts the reset if it was one, and removes the mark. Twice, or by two instances, that comes to the same: the
+//! reset has a number.
+//!
+//! The lock is given back before the reset is counted, and the mark goes after that: nobody waits for the one lock who holds that of a GPU, and no
+//! crash in between loses the count.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::PathBuf,
+};
+
+use muster_device::files;
+use serde::{Deserialize, Serialize};
+
+use super::{Content, FIRST_SCHEMA, Guard, Store, failure, put, read};
+use crate::prepare::{Disk, DiskFailure};
+
+/// How the name of a mark ends.
+const SUFFIX: &str = ".hook";
+
+/// What runs on a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mark {
+    /// Tells its processes from all others: the value of a variable of their environment.
+    pub id: String,
+    /// Boot in which they run.
+    pub boot_id: String,
+    /// The reset that it is, if it is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reset: Option<MarkedReset>,
+}
+
+/// A reset.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MarkedReset {
+    /// UUID of the GPU that has the fault.
+    pub gpu: String,
+    /// How many resets for this fault it makes.
+    pub number: u32,
+}
+
+/// GPUs that are kept free for a command. Dropped without [`Reserved::release`], the marks stay.
+#[derive(Debug)]
+#[must_use = "without it the GPUs are not locked"]
+pub struct Reserved {
+    store: Store,
+    guards: BTreeMap<String, Guard>,
+    gpus: BTreeSet<String>,
+    mark: Mark,
+}
+
+/// Why GPUs are not kept.
+#[derive(Debug, thiserror::Error)]
+pub enum NotReserved {
+    /// They are in use, or being changed: in words.
+    #[error("{0}")]
+    InUse(String),
+    /// The disk failed.
+    #[error("{0}")]
+    Disk(DiskFailure),
+}
+
+impl From<DiskFailure> for NotReserved {
+    fn from(failure: DiskFailure) -> Self {
+        Self::Disk(failure)
+    }
+}
+
+impl Reserved {
+    /// Gives the locks back. The marks still keep the GPUs.
+    pub fn unlock(&mut self) {
+        self.guards.clear();
+    }
+
+    /// Gives the GPUs free.
+    pub fn release(self) -> Result<(), DiskFailure> {
+        let remove = |uuid: &String| {
+            if self.guards.contains_key(uuid) {
+                // Nobody else has come to it.
+                self.store.remove_mark(uuid)
+            } else {
+                self.store.remove_left_mark(uuid, &self.mark)
+            }
+        };
+        self.gpus.iter().map(remove).fold(Ok(()), Result::and)
+    }
+}
+
+impl Store {
+    /// Keeps GPUs for a command, if nobody changes them, none is recorded, and `is_free` holds of what is on the disk; else it says why not. Blocking, for
+    /// the time of the one lock.
+    pub fn reserve(
+        &self,
+        gpus: &BTreeSet<String>,
+        mark: &Mark,
+        is_free: impl FnOnce(&Guard, &Disk) -> Result<(), String>,
+    ) -> Result<Reserved, NotReserved> {
+        let io = |error: std::io::Error| DiskFailure::new(error.to_string());
+        let lock = self.lock().map_err(io)?;
+        let mut guards = BTreeMap::new();
+        for uuid in gpus {
+            let Some(guard) = self.try_lock_gpu(uuid).map_err(io)? else {
+                let message = format!("GPU {uuid} is being changed");
+                return Err(NotReserved::InUse(message));
+            };
+            guards.insert(uuid.clone(), guard);
+        }
+        let disk = self.load(&lock)?;
+        if disk.acknowledged.is_none() {
+            let message = "the records of claims are not rebuilt yet";
+            return Err(NotReserved::InUse(message.to_owned()));
+        }
+        for record in disk.records.values().filter(|record| record.holds()) {
+            // One with administrative access has the device as well.
+            let mut devices = record.devices.iter();
+            if let Some(device) = devices.find(|it| gpus.contains(&it.unit.gpu)) {
+                let message = format!("claim {} has {}", record.claim, device.device);
+                return Err(NotReserved::InUse(message));
+            }
+        }
+        is_free(&lock, &disk).map_err(NotReserved::InUse)?;
+        let reserved = Reserved {
+            store: self.clone(),
+            guards,
+            gpus: gpus.clone(),
+            mark: mark.clone(),
+        };
+        for uuid in gpus {
+            if let Err(failure) = put(&self.mark_file(uuid), mark, FIRST_SCHEMA) {
+                // Nothing runs yet.
+                drop(reserved.release());
+                return Err(failure.into());
+            }
+        }
+        Ok(reserved)
+    }
+
+    /// The marks of GPUs that nobody has locked, each with the lock, which is held until it is dropped. Blocking.
+    pub fn left_marks(&self) -> Result<Vec<(String, Mark, Guard)>, DiskFailure> {
+        let mut left = Vec::new();
+        for uuid in self.marked_gpus()? {
+            let locked = self.try_lock_marked_gpu(&uuid);
+            let locked = locked.map_err(|error| DiskFailure::new(error.to_string()))?;
+            let Some(guard) = locked else {
+                continue;
+            };
+            // It may have gone since it was listed.
+            match read::<Mark>(&self.mark_file(&uuid))? {
+                Content::Good(mark, _) => left.push((uuid, mark, guard)),
+                Content::Absent => {}
+                Content::Broken(cause) => self.quarantine(&self.mark_file(&uuid), &cause)?,
+            }
+        }
+        Ok(left)
+    }
+
+    /// Removes this mark of a GPU that is not locked any more. Somebody else may have done so meanwhile, and have marked it anew: that is left alone.
+    /// Blocking, for the time of the one lock, under which marks are made.
+    pub fn remove_left_mark(&self, uuid: &str, mark: &Mark) -> Result<(), DiskFailure> {
+        let lock = self.lock();
+        let _lock = lock.map_err(|error| DiskFailure::new(error.to_string()))?;
+        match read::<Mark>(&self.mark_file(uuid))? {
+            Content::Good(there, _) if there == *mark => self.remove_mark(uuid),
+            Content::Good(..) | Content::Absent | Content::Broken(_) => Ok(()),
+        }
+    }
+
+    /// Removes the mark of a GPU.
+    fn remove_mark(&self, uuid: &str) -> Result<(), DiskFailure> {
+        let path = self.mark_file(uuid);
+        files::remove(&path).map_err(|error| failure(&path, &error))
+    }
+
+    /// Whether a GPU has a mark. Where that cannot be told it has one.
+    pub(super) fn is_marked(&self, uuid: &str) -> bool {
+        self.mark_file(uuid).try_exists().unwrap_or(true)
+    }
+
+    fn marked_gpus(&self) -> Result<BTreeSet<String>, DiskFailure> {
+        let directory = self.directory.join("gpus");
+        let failed = |error: std::io::Error| failure(&directory, &error);
+        let mut marked = BTreeSet::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let uuid = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+            marked.extend(
+                uuid.filter(|uuid| !uuid.starts_with('.'))
+                    .map(str::to_owned),
+            );
+        }
+        Ok(marked)
+    }
+
+    fn mark_file(&self, uuid: &str) -> PathBuf {
+        self.directory.join("gpus").join(format!("{uuid}{SUFFIX}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_device::cdi;
+
+    use super::*;
+    use crate::prepare::{
+        Acknowledged, ClaimRef, Record, RecordState, RecordedDevice, Unit, Write,
+    };
+
+    const GPU: &str = "GPU-0";
+
+    fn store(directory: &tempfile::TempDir) -> Store {
+        let path = directory.path();
+        let cdi = cdi::Directory::new(path, "gpu.muster.dev", path);
+        let store = Store::open(path.join("state"), cdi).unwrap();
+        let acknowledged = Acknowledged {
+            uid: None,
+            generation: 0,
+            enforce: false,
+        };
+        let node = Write::PutNode {
+            boot_id: "boot".to_owned(),
+            acknowledged: Some(acknowledged),
+        };
+        let lock = store.lock().unwrap();
+        store.apply(&lock, &node).unwrap();
+        drop(lock);
+        store
+    }
+
+    fn mark() -> Mark {
+        Mark {
+            id: "one".to_owned(),
+            boot_id: "boot".to_owned(),
+            reset: Some(MarkedReset {
+                gpu: GPU.to_owned(),
+                number: 1,
+            }),
+        }
+    }
+
+    fn gpus() -> BTreeSet<String> {
+        BTreeSet::from([GPU.to_owned(), "GPU-1".to_owned()])
+    }
+
+    #[test]
+    fn a_gpu_that_is_kept_for_a_command_is_being_changed_for_everybody_else() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        assert!(store.changes_of_gpu(GPU).unwrap().is_some());
+        let mut reserved = store.reserve(&gpus(), &mark(), |_, _| Ok(())).unwrap();
+        let is_taken = || {
+            store.changes_of_gpu(GPU).unwrap().is_none()
+                && store.try_lock_gpu(GPU).unwrap().is_none()
+                && store.reserve(&gpus(), &mark(), |_, _| Ok(())).is_err()
+        };
+        assert!(is_taken());
+        assert!(store.left_marks().unwrap().is_empty(), "its driver lives");
+        reserved.unlock();
+        assert!(is_taken(), "the mark is there");
+        reserved.release().unwrap();
+        assert!(store.changes_of_gpu(GPU).unwrap().is_some());
+        assert!(store.try_lock_gpu(GPU).unwrap().is_some());
+    }
+
+    #[test]
+    fn what_a_driver_that_ended_has_left_is_found_until_it_is_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        drop(store.reserve(&gpus(), &mark(), |_, _| Ok(())).unwrap());
+        assert_eq!(store.changes_of_gpu(GPU).unwrap(), None, "nobody gets it");
+        for _ in 0..2 {
+            let left = store.left_marks().unwrap();
+            let found: BTreeSet<String> = left.iter().map(|(uuid, ..)| uuid.clone()).collect();
+            assert_eq!(found, gpus());
+            assert!(left.iter().all(|(_, found, _)| *found == mark()));
+        }
+        let anew = Mark {
+            id: "another".to_owned(),
+            ..mark()
+        };
+        for uuid in gpus() {
+            store.remove_left_mark(&uuid, &anew).unwrap();
+            assert_eq!(store.changes_of_gpu(&uuid).unwrap(), None, "not its own");
+            store.remove_left_mark(&uuid, &mark()).unwrap();
+            store.remove_left_mark(&uuid, &mark()).unwrap();
+        }
+        assert!(store.left_marks().unwrap().is_empty());
+        assert!(store.changes_of_gpu(GPU).unwrap().is_some());
+    }
+
+    #[test]
+    fn a_gpu_that_is_recorded_or_locked_or_otherwise_not_free_is_not_kept_and_bears_no_mark() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        let told = || match store.reserve(&gpus(), &mark(), |_, _| Ok(())) {
+            Err(NotReserved::InUse(why)) => why,
+            other => panic!("{other:?}"),
+        };
+        let held = store.lock_gpu("GPU-1").unwrap();
+        assert!(told().contains("GPU-1 is being changed"));
+        drop(held);
+        let refused = store.reserve(&gpus(), &mark(), |_, _| Err("a slice".to_owned()));
+        assert_eq!(refused.unwrap_err().to_string(), "a slice");
+        let record = Record {
+            claim: ClaimRef {
+                uid: "c".to_owned(),
+                namespace: "ml".to_owned(),
+                name: "claim".to_owned(),
+            },
+            state: RecordState::Preparing,
+            call: None,
+            by_name: None,
+            pods: Vec::new(),
+            devices: vec![RecordedDevice {
+                request: "gpu".to_owned(),
+                pool: "node-0".to_owned(),
+                device: "gpu-0".to_owned(),
+                unit: Unit::whole(GPU),
+                minor: 0,
+                admin_access: true,
+                slice: None,
+            }],
+        };
+        let lock = store.lock().unwrap();
+        store.apply(&lock, &Write::PutRecord(record)).unwrap();
+        drop(lock);
+        assert!(told().contains("ml/claim"), "{}", told());
+        assert!(store.left_marks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_mark_that_cannot_be_read_is_set_aside() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        fs::write(store.mark_file(GPU), "{").unwrap();
+        assert_eq!(store.changes_of_gpu(GPU).unwrap(), None);
+        assert!(store.left_marks().unwrap().is_empty());
+        assert!(store.changes_of_gpu(GPU).unwrap().is_some());
+    }
+}
