@@ -12,11 +12,13 @@
 //! | what stands elsewhere, or on a node that the gang is not to have again | kept | not kept |
 //! | what was released before anybody told of it | kept as far as it is free | kept as far as it is free |
 //!
-//! **For how long**: until the gang is admitted (what is kept is kept again, should that be undone), is told to recover no more, its time is over,
-//! or others preempt it. Where limits changed so that a Team has not enough for all that is kept, just so much is given up: first what has no place.
+//! **For how long**: until the gang is admitted (what of it nobody has by then is kept again, should that be undone), is told to recover no more, asks
+//! for more than it held, its time is over, or others preempt it. Where limits changed so that a Team has not enough for all that is kept, just so many pods' is
+//! given up: first what has no place. That is found out once all of its pods have released theirs, so that it does not depend on their order.
 //!
 //! **Who is judged when.** Once the gang waits again it does not stand in line, but is judged before anybody else, as if nothing were kept for
-//! it: in the domain in which it was, then in those around it, then anywhere. What it gets need not be what is kept. If it has no room, that is not asked
+//! it: in the domain in which it was, then in those around it, then anywhere; nor does a strict order hold it up, which did not while it ran. What it gets
+//! need not be what is kept, but is no more than it held: for more it stands in line. If it has no room, that is not asked
 //! again before something came free. For each event that costs one search for each gang that recovers and waits, and no more. Where nobody's leaving
 //! helps but that of somebody who may be preempted, others give way to it, as to any gang that waits, and what was kept becomes part of what is kept then
 //! ([`super::reservations`]).

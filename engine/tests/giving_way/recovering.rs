@@ -487,6 +487,28 @@ fn whoever_asks_for_more_than_it_held_waits_for_that_like_any_other() {
     }
 }
 
+#[test]
+fn what_one_gives_up_helps_another_one_that_was_judged_before_it() {
+    let mut state = state(
+        in_leaf(&["n0", "n1", "n2"], "s/l"),
+        vec![team("a", None, limit(24))],
+    );
+    let first = gang("first", "a", 2, 8);
+    let second = gang("second", "a", 1, 8);
+    let of_first = start(&mut state, &first);
+    let of_second = start(&mut state, &second);
+    fail(&mut state, &first, &of_first);
+    fail(&mut state, &second, &of_second);
+    let mut broken = node(of_first[1].node.as_str(), "s/l", 8);
+    broken.block = Some(NodeBlock::NotReady);
+    state.apply(Update::Node(broken));
+    // It asks for more than it held, so nothing is kept for it any more.
+    let larger = made_again(&gang("second", "a", 2, 8));
+    let next = at(5, gang("next", "a", 1, 8));
+    submit(&mut state, [made_again(&first), larger, next]);
+    assert_eq!(admitted(&decide_at(&mut state, 110)), ["first"]);
+}
+
 /// A GPU that breaks leaves an automatic quota at once, and what is held on it is released later.
 #[test]
 fn limits_that_are_lowered_before_or_after_the_release_leave_the_same_kept() {

@@ -40,6 +40,18 @@ impl State {
         work: &mut Work,
     ) {
         self.keeps.is_any_left = false;
+        while self.settle_recovering_in_turn(budget, left, decisions, work) {}
+    }
+
+    /// Judges each once for which anything came free since it was judged. Whether they are to be judged again: what was kept for one that got
+    /// something else, or stands in line from now on, may help another one that was judged before it. That one waits no more, so this ends.
+    fn settle_recovering_in_turn(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> bool {
         let parked = self.keeps.parked.iter().filter_map(|id| {
             let waiting = self.waiting.get(*id)?;
             let is_free = waiting.obstacle().is_none();
@@ -47,7 +59,7 @@ impl State {
         });
         let mut parked: Vec<(Place, GangUid, GangId)> = parked.collect();
         parked.sort();
-        let mut in_vain = Vec::new();
+        let (mut in_vain, mut is_any_settled) = (Vec::new(), false);
         for (_, uid, id) in parked {
             let Some(keep) = self.keeps.by_gang.get(&uid) else {
                 continue;
@@ -62,13 +74,18 @@ impl State {
                 continue;
             }
             match self.judge_recovering(&uid, id, budget, left, decisions, work) {
-                Judgement::Settled => {}
+                Judgement::Settled => is_any_settled = true,
                 Judgement::InVain => in_vain.push((uid, id)),
                 Judgement::NextCommit => {
                     decisions.exhausted = true;
-                    return;
+                    return false;
                 }
             }
+        }
+        if is_any_settled {
+            let is_enough = work.is_enough();
+            self.keeps.is_any_left |= is_enough && !in_vain.is_empty();
+            return !is_enough;
         }
         for (uid, id) in in_vain {
             let judged = self.judged_now(id);
@@ -76,6 +93,7 @@ impl State {
                 keep.judged = Some(judged);
             }
         }
+        false
     }
 
     fn judge_recovering(
