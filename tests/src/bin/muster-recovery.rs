@@ -63,6 +63,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     } else {
         Timing::AS_SHIPPED
     };
+    let node_loss_runs = arguments.runs.min(NODE_LOSS_RUNS);
     let options = Options {
         runs: arguments.runs,
         cases: if arguments.cases.is_empty() {
@@ -70,9 +71,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         } else {
             arguments.cases
         },
-        node_loss_runs: arguments
-            .node_loss_runs
-            .unwrap_or_else(|| arguments.runs.min(NODE_LOSS_RUNS)),
+        node_loss_runs: arguments.node_loss_runs.unwrap_or(node_loss_runs),
         timing,
     };
     let progress = ProgressCallback::to(|step| println!("{step}"));
