@@ -48,6 +48,7 @@ use crate::{
 /// What is kept for one gang.
 #[derive(Clone, Debug)]
 struct Keep {
+    /// As it was told, without what was held.
     told: Recovering,
     until: Timestamp,
     /// What each pod of the attempt held, as it was told.
@@ -67,10 +68,9 @@ struct Keep {
 }
 
 impl Keep {
-    fn of(told: Recovering) -> Self {
-        let parts = told.held.iter();
-        let parts: BTreeMap<PodUid, Hold> =
-            parts.map(|hold| (hold.pod.clone(), hold.clone())).collect();
+    fn of(mut told: Recovering) -> Self {
+        let parts = std::mem::take(&mut told.held).into_iter();
+        let parts: BTreeMap<PodUid, Hold> = parts.map(|hold| (hold.pod.clone(), hold)).collect();
         let mut claims: BTreeMap<ClaimUid, usize> = BTreeMap::new();
         for claim in parts.values().flat_map(|part| &part.claims) {
             *claims.entry(claim.uid.clone()).or_default() += 1;

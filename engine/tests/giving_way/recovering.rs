@@ -460,7 +460,7 @@ fn s1_what_others_were_given_meanwhile_is_not_kept_again() {
 
 /// Else whoever lets a small gang fail would be served with a large one before all others, of whatever tier.
 #[test]
-fn whoever_asks_for_more_than_it_held_waits_for_that_like_any_other() {
+fn whoever_asks_for_more_than_it_held_or_another_team_waits_for_that_like_any_other() {
     let partial = |mut gang: Gang| {
         gang.min_count = Some(1);
         gang
@@ -471,14 +471,16 @@ fn whoever_asks_for_more_than_it_held_waits_for_that_like_any_other() {
         (gang("train", "a", 1, 8), ["older"]),
         (gang("train", "a", 2, 2), ["older"]),
         (gang("train", "a", 2, 4), ["older"]),
+        (gang("train", "b", 1, 4), ["older"]),
         (partial(gang("train", "a", 2, 4)), ["train"]),
     ] {
-        let mut state = state(in_leaf(&["n0"], "s/l"), vec![team("a", None, limit(8))]);
+        let teams = vec![team("a", None, limit(8)), team("b", None, limit(8))];
+        let mut state = state(in_leaf(&["n0"], "s/l"), teams);
         let train = gang("train", "a", 1, 4);
         let holds = start(&mut state, &train);
         fail(&mut state, &train, &holds);
         let older = with_priority(10, gang("older", "a", 1, 8));
-        let told = format!("{} pods of {:?}", asked.pods.len(), asked.min_count);
+        let told = format!("{} pods for Team {}", asked.pods.len(), asked.team);
         submit(&mut state, [made_again(&asked), older]);
         let decisions = decide_at(&mut state, 110);
         assert_eq!(admitted(&decisions), first, "{told}");

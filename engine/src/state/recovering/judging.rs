@@ -109,9 +109,12 @@ impl State {
             return Judgement::InVain;
         };
         let keep = self.keeps.by_gang.get(uid);
-        let most_pods = keep.map_or(0, |keep| keep.parts.len());
-        // Whoever asks for more than it held stands in line for that; and it is told as any other that it is too large.
-        if needs.pods > most_pods || !budget.empty.holds(&needs) {
+        let keep = keep.zip(self.waiting.get(id));
+        let is_alike = keep.is_some_and(|(keep, waiting)| {
+            needs.pods <= keep.parts.len() && keep.team() == Some(&waiting.gang.team)
+        });
+        // Whoever asks for more than it held, or another Team for it, stands in line for that; and it is told as any other that it is too large.
+        if !is_alike || !budget.empty.holds(&needs) {
             self.end_keep(uid);
             return Judgement::Settled;
         }
