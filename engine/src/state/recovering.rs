@@ -30,6 +30,7 @@
 mod judging;
 mod place;
 mod telling;
+mod trimming;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -39,10 +40,8 @@ use std::{
 use super::{CLASS_NAMED, State, clock::earlier, ids::GangId, reservations::Judged};
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    model::{HeldClaim, Hold, PodResources, Recovering, Running, Stop},
+    model::{HeldClaim, Hold, PodResources, Recovering, Running},
     names::{ClaimUid, GangUid, NodeName, PodUid, TeamName, Timestamp},
-    queue::Place,
-    quota::charges::{Delta, undoing},
 };
 
 /// What is kept for one gang.
@@ -116,32 +115,6 @@ impl Keep {
             is_told_over_quota: false,
         })
     }
-
-    /// What is charged for what is kept.
-    fn charges(&self) -> BTreeMap<FlavorResource, i128> {
-        sum_of(self.kept.values().map(|hold| &**hold))
-    }
-
-    /// What to give up so that no more is charged than this (`most`): first what has no place, then what was held by the last pods; and nothing
-    /// that does not help.
-    fn beyond(&self, most: &BTreeMap<FlavorResource, i128>) -> Vec<PodUid> {
-        let mut charges = self.charges();
-        let last_first = || self.kept.iter().rev();
-        let without = last_first().filter(|(_, hold)| !has_place(hold));
-        let with = last_first().filter(|(_, hold)| has_place(hold));
-        let mut beyond = Vec::new();
-        for (pod, hold) in without.chain(with) {
-            let freed = sum_of(std::iter::once(&**hold));
-            if !freed.keys().any(|of| charges.get(of) > most.get(of)) {
-                continue;
-            }
-            for (of, amount) in freed {
-                *charges.entry(of).or_default() -= amount;
-            }
-            beyond.push(pod.clone());
-        }
-        beyond
-    }
 }
 
 /// All of them.
@@ -153,7 +126,7 @@ pub(super) struct Keeps {
     pods: BTreeSet<PodUid>,
     /// Gangs of which something was released before anybody told, or whose admission was taken back.
     with_missing: BTreeSet<GangUid>,
-    /// Gangs of which more may be kept than the limits let their Teams have, once they have released all.
+    /// Gangs that have released all, of which more may be kept than the limits let their Teams have.
     to_trim: BTreeSet<GangUid>,
     /// Gangs that wait, and do not stand in line.
     parked: BTreeSet<GangId>,
@@ -409,7 +382,10 @@ impl State {
         if self.keeps.goes_on(&known.gang, &known.pod) {
             self.keep_part(&known.gang, &known.pod, Some(known));
             // Limits may have changed while it was held.
-            self.keeps.to_trim.insert(known.gang.clone());
+            let keep = self.keeps.by_gang.get(&known.gang);
+            if keep.is_some_and(|keep| keep.held.is_empty()) {
+                self.keeps.to_trim.insert(known.gang.clone());
+            }
         }
     }
 
@@ -554,41 +530,6 @@ impl State {
         }
     }
 
-    /// Limits changed: of what is kept just so much is given up that the Teams are within theirs, by whole pods. Who came last gives up first.
-    pub(super) fn trim_keeps(&mut self) {
-        self.keeps.judge_all_again();
-        let gangs = self.keeps.by_gang.keys().cloned().collect();
-        self.trim(gangs);
-    }
-
-    fn trim(&mut self, gangs: BTreeSet<GangUid>) {
-        let mut keeps: Vec<(Place, GangUid)> = Vec::new();
-        for gang in gangs {
-            let Some(keep) = self.keeps.by_gang.get(&gang) else {
-                continue;
-            };
-            let (priority, queued_at) = (keep.told.priority, keep.told.queued_at);
-            keeps.push((Place::new(priority, queued_at, gang.clone()), gang));
-        }
-        keeps.sort();
-        for (_, gang) in keeps.into_iter().rev() {
-            let keep = self.keeps.by_gang.get(&gang);
-            let team = keep.and_then(Keep::team);
-            let team = team.and_then(|team| self.limits.teams.get(team));
-            if team.is_none_or(|team| team.stop != Stop::None) {
-                self.end_keep(&gang);
-                continue;
-            }
-            // What is held still cannot be given up. What is would depend on who is released first.
-            if keep.is_some_and(|keep| !keep.held.is_empty()) {
-                self.keeps.to_trim.insert(gang);
-                continue;
-            }
-            self.give_up_beyond_limits(&gang);
-            self.end_keep_of_nothing(&gang);
-        }
-    }
-
     /// A gang for which nothing is kept after all waits as any other.
     fn end_keep_of_nothing(&mut self, gang: &GangUid) {
         let keep = self.keeps.by_gang.get(gang);
@@ -607,39 +548,6 @@ impl State {
         if let Some(hold) = keep.and_then(|keep| keep.kept.remove(pod)) {
             self.remove_hold(&hold.pod);
             self.keeps.pods.remove(&hold.pod);
-        }
-    }
-
-    /// Gives up what is kept for a gang beyond what its Team may have beside what others hold.
-    fn give_up_beyond_limits(&mut self, gang: &GangUid) {
-        let Some(keep) = self.keeps.by_gang.get(gang) else {
-            return;
-        };
-        let Some(team) = keep.team() else {
-            return;
-        };
-        let tree = &mut self.moments.now;
-        let mut most: BTreeMap<FlavorResource, i128> = BTreeMap::new();
-        // Without its Team it may have nothing.
-        if let Some(node) = tree.node_of(team) {
-            let charges = keep.charges();
-            let deltas = charges.iter().map(|(of, amount)| Delta {
-                gang: gang.clone(),
-                team: team.clone(),
-                of: of.clone(),
-                amount: *amount,
-            });
-            let deltas: Vec<Delta> = deltas.collect();
-            tree.apply(&undoing(&deltas), |_, _, _| {});
-            for of in charges.into_keys() {
-                let pair = tree.known_pair(&of);
-                let available = pair.map_or(Amount::ZERO, |pair| tree.available_at(node, pair));
-                most.insert(of, i128::from(available.0));
-            }
-            tree.apply(&deltas, |_, _, _| {});
-        }
-        for pod in keep.beyond(&most) {
-            self.give_up_part(gang, &pod);
         }
     }
 
@@ -686,18 +594,6 @@ impl State {
         if !holds {
             self.line_up(id);
         }
-    }
-
-    /// Those that are to go, since their Team uses more than it may, give up what is kept for them at once: nobody has to be told. Whether there
-    /// were any.
-    pub(super) fn end_chosen_keeps(&mut self) -> bool {
-        let chosen = self.keeps.by_gang.keys();
-        let chosen = chosen.filter(|gang| self.over_quota(gang).is_some());
-        let chosen: Vec<GangUid> = chosen.cloned().collect();
-        for gang in &chosen {
-            self.end_keep(gang);
-        }
-        !chosen.is_empty()
     }
 }
 
