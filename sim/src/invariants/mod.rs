@@ -113,8 +113,10 @@ impl Invariants {
     }
 
     /// How often each thing happened that is worth to be counted.
-    pub fn tally(&self) -> &BTreeMap<String, u64> {
-        self.history.tally()
+    pub fn tally(&self) -> BTreeMap<String, u64> {
+        let mut tally = self.history.tally().clone();
+        tally.extend(self.forced.tally().clone());
+        tally
     }
 
     /// Nothing goes wrong from now on.
