@@ -124,6 +124,11 @@ impl Invariants {
         self.history.heal(api);
     }
 
+    /// A person has closed the circuit breaker.
+    pub fn note_breaker_closed(&mut self) {
+        self.history.note_breaker_closed();
+    }
+
     /// A controller has deleted that pod by force, which was like that before.
     pub fn note_forced(&mut self, api: &ApiServer, pod: &Pod) {
         self.forced.note(api, pod);
