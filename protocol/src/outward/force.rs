@@ -15,7 +15,8 @@
 //! alone.
 //!
 //! **Who else writes**: the pod's owner, its kubelet, the node life-cycle controller, the pod garbage collector, users. The deletion names UID and
-//! resourceVersion of the pod as it was judged, so one that anybody has written since is judged again. **Twice**: the second finds no such pod.
+//! resourceVersion of the pod as it was judged, so one that anybody has written since is judged again; and one that waits for its turn for longer than
+//! [`FRESH_SECONDS`] is not sent ([`ApiRequest::expires_after_seconds`]). **Twice**: the second finds no such pod.
 //! **Late**: it arrives for the pod as it was judged, or conflicts; a kubelet that is back writes the pod's status before long, and ends the pod itself in any
 //! case. What lies between is what owner and administrator consented to, or whoever set the fence said is off. **Never answered**: it is not
 //! sent again as it is, but judged anew. A leader that was superseded forces only pods of attempts below one that it saw: they are over whoever
@@ -46,8 +47,8 @@ use crate::{
 pub(crate) use check::Forcing;
 use check::{Ask, Hanging, Read};
 
-/// How old what was read may be when a pod is deleted by it, in seconds.
-const FRESH_SECONDS: u64 = 10;
+/// How old what was read may be when it is decided that a pod is deleted, and for how long that may wait to be sent, in seconds.
+pub(crate) const FRESH_SECONDS: u64 = 10;
 /// Seconds between two times that a pod and its node are read.
 const AGAIN_SECONDS: u64 = 30;
 
