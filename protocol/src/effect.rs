@@ -147,6 +147,8 @@ pub enum ApiRequest {
         key: ObjectKey,
         /// Its UID: one made again under the same name is not meant.
         uid: String,
+        /// What it is given instead, in seconds. Where its own is 0 that would be a deletion by force.
+        grace_period_seconds: Option<u32>,
     },
     /// Deletes a pod of an attempt that is over and that does not die, without any grace period: its kubelet is not waited for.
     ForceDeletePod {

@@ -154,6 +154,31 @@ fn behind_a_fence_a_pod_is_deleted_by_force_in_the_second_in_which_its_limit_is_
     }
 }
 
+/// The API server takes a pod away at once that is deleted with a grace period of 0, and that is what its own may be.
+#[test]
+fn who_gives_its_pods_no_time_to_end_has_them_told_all_the_same() {
+    for (own, given) in [(Some(0), Some(1)), (Some(7), None), (None, None)] {
+        let mut bench = Bench::new();
+        bench.gang("train", 1);
+        bench.change_pod("train-0", |pod| {
+            let spec = pod.spec.as_mut().unwrap();
+            spec.termination_grace_period_seconds = own;
+        });
+        bench.run();
+        start(&mut bench, &["train-0"]);
+        drain(&mut bench);
+        bench.run();
+        let deletions = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::DeletePod {
+                grace_period_seconds,
+                ..
+            } => Some(*grace_period_seconds),
+            _ => None,
+        });
+        assert!(deletions.eq([given]), "{own:?}");
+    }
+}
+
 /// Its kubelet may register it again, with all that runs there: Kubernetes' own garbage collector waits for that as well.
 #[test]
 fn a_node_that_is_gone_for_a_moment_is_waited_for() {
