@@ -250,6 +250,11 @@ fn by_consent_the_node_has_to_be_silent_for_as_long_as_it_takes_to_be_lost() {
     set_ready(&mut bench, &node, "Unknown");
     pass(&mut bench, 59);
     assert!(is_there(&bench));
+    // It is heard of, and silent again before anybody looks.
+    set_ready(&mut bench, &node, "True");
+    set_ready(&mut bench, &node, "Unknown");
+    pass(&mut bench, 59);
+    assert!(is_there(&bench), "{}", details(&bench));
     pass(&mut bench, 1);
     assert!(!is_there(&bench), "{}", details(&bench));
 }
