@@ -34,7 +34,7 @@ async fn with_reset(words: &[&str]) -> Node {
     node.api.permit(1, &serde_json::json!([]));
     node.api.remediate("Allowed");
     let reset = command(&node.path("reset.sh"), words);
-    let remedies = serde_json::json!({"reset": {"command": reset}});
+    let remedies = serde_json::json!({"reset": {"command": reset, "settleSeconds": 1}});
     node.flags.push(format!("--remedies={remedies}"));
     node
 }

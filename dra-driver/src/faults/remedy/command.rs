@@ -2,8 +2,18 @@
 
 use muster_device::Gpu;
 
-/// What stands for UUIDs, for numbers in PCI order, and for PCI addresses.
+/// What stands for UUIDs, for the numbers by which NVML and NVIDIA's programs name GPUs, and for PCI addresses.
 const PLACEHOLDERS: [&str; 3] = ["{uuid}", "{index}", "{pci}"];
+
+/// A GPU that a command is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Named<'a> {
+    /// The GPU.
+    pub gpu: &'a Gpu,
+    /// NVML's number for it now ([`muster_device::Backend::index`]). That of its device may be another: a device keeps its number over the exchange of
+    /// GPUs.
+    pub nvml_index: u32,
+}
 
 /// A program and its arguments, in which placeholders stand for GPUs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,15 +49,15 @@ impl Template {
     }
 
     /// The command about these GPUs. Several are named in one word, with commas, as `nvidia-smi --id` takes them.
-    pub fn about(&self, gpus: &[&Gpu]) -> Vec<String> {
-        let joined = |name: fn(&Gpu) -> String| {
-            let names: Vec<String> = gpus.iter().map(|gpu| name(gpu)).collect();
+    pub fn about(&self, gpus: &[Named<'_>]) -> Vec<String> {
+        let joined = |name: fn(&Named<'_>) -> String| {
+            let names: Vec<String> = gpus.iter().map(name).collect();
             names.join(",")
         };
         let names = [
-            joined(|gpu| gpu.uuid.clone()),
-            joined(|gpu| gpu.index.to_string()),
-            joined(|gpu| gpu.pci_bus_id.clone()),
+            joined(|named| named.gpu.uuid.clone()),
+            joined(|named| named.nvml_index.to_string()),
+            joined(|named| named.gpu.pci_bus_id.clone()),
         ];
         let filled = |word: &String| {
             let pairs = PLACEHOLDERS.into_iter().zip(&names);
@@ -99,16 +109,20 @@ mod tests {
             gpu("GPU-a", 0, "0000:1b:00.0"),
             gpu("GPU-b", 1, "0000:43:00.0"),
         ];
-        let all: Vec<&Gpu> = gpus.iter().collect();
+        let all: Vec<Named<'_>> = gpus
+            .iter()
+            .zip([3, 0])
+            .map(|(gpu, nvml_index)| Named { gpu, nvml_index })
+            .collect();
         let expected = [
             "/bin/reset",
             "-i",
             "0000:1b:00.0,0000:43:00.0",
-            "--all=GPU-a,GPU-b:0,1",
+            "--all=GPU-a,GPU-b:3,0",
             "{",
         ];
         assert_eq!(read.about(&all), expected);
-        assert_eq!(read.about(&all[1..])[3], "--all=GPU-b:1");
+        assert_eq!(read.about(&all[1..])[3], "--all=GPU-b:0");
         assert_eq!(Template::read(&[]), Ok(None));
     }
 

@@ -30,7 +30,12 @@ use muster_api::NodeDevices;
 use muster_serve::Shutdown;
 use tokio::sync::watch;
 
-use self::{running::Checks, settings::Remedies, tell::Teller};
+use self::{
+    command::Named,
+    running::Checks,
+    settings::{Order, Remedies},
+    tell::Teller,
+};
 use super::eye::Eye;
 use crate::{
     inventory::{KnownGpu, KnownGpus},
@@ -117,6 +122,26 @@ impl Tools {
     fn named<'a>(gpus: &'a [KnownGpu], uuid: &str) -> Option<&'a KnownGpu> {
         gpus.iter().find(|known| known.gpu.uuid == uuid)
     }
+}
+
+/// A command about these GPUs. An error says why they cannot be named.
+fn words<'a>(
+    tools: &Tools,
+    order: &Order,
+    gpus: impl Iterator<Item = &'a KnownGpu>,
+) -> Result<Vec<String>, String> {
+    let named = |known: &'a KnownGpu| {
+        let gpu = &known.gpu;
+        match tools.eye.backend().index(&gpu.uuid) {
+            Ok(nvml_index) => Ok(Named { gpu, nvml_index }),
+            Err(error) => Err(format!(
+                "the number of GPU {} cannot be told: {error}",
+                gpu.uuid
+            )),
+        }
+    };
+    let named: Vec<Named<'a>> = gpus.map(named).collect::<Result<_, String>>()?;
+    Ok(order.template.about(&named))
 }
 
 /// UUIDs, for people.

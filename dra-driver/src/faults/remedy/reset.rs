@@ -15,7 +15,7 @@
 //! 3. The command is run. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
-//! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. From step 3 on the reset counts, also if the driver ends before it has
+//! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. If NVML was closed for that it is not tried again soon. From step 3 on the reset counts, also if the driver ends before it has
 //! counted: the mark tells the next one. The proof carries the number that the observations had reached before step 3, so it is about nothing that was
 //! seen later (S7).
 
@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use muster_device::{Gpu, faults::resets_with};
+use muster_device::faults::resets_with;
 
 use super::{
     Tools,
@@ -32,6 +32,7 @@ use super::{
     listed,
     run::{Ended, How, Run},
     settings::ResetOrder,
+    words,
 };
 use crate::{
     inventory::KnownGpu,
@@ -50,8 +51,10 @@ const GRACE: Duration = Duration::from_secs(15);
 pub enum Outcome {
     /// It was done, whatever it was good for.
     Ran(Ended),
-    /// It was not to be done now, or could not be begun.
+    /// It was not to be done now.
     Refused(String),
+    /// It could not be begun, and NVML was closed for it.
+    InVain(String),
 }
 
 /// What is to be reset, and why.
@@ -97,15 +100,15 @@ pub fn reset(
         }) => {
             give_back(reserved);
             let why = format!("the command cannot be run: {cause} {output}");
-            Outcome::Refused(why.trim_end().to_owned())
+            Outcome::InVain(why.trim_end().to_owned())
         }
         Ok(ended) => {
             finish(tools, reserved, wanted, before, &uuids, &ended);
             Outcome::Ran(ended)
         }
-        Err(why) => {
+        Err(not_begun) => {
             give_back(reserved);
-            Outcome::Refused(why)
+            not_begun
         }
     }
 }
@@ -153,14 +156,14 @@ fn have_no_slices_of_others(tools: &Tools, lock: &Guard, group: &[KnownGpu]) -> 
     Ok(())
 }
 
-/// Runs the command, if nobody has the GPUs open. An error says why it was not begun.
+/// Runs the command, if nobody has the GPUs open. An error is what came of it if it was not begun.
 fn run(
     tools: &Tools,
     order: &ResetOrder,
     group: &[KnownGpu],
     id: &str,
     is_over: impl Fn() -> bool,
-) -> Result<Ended, String> {
+) -> Result<Ended, Outcome> {
     let is_ignored = |holder: &Holder| {
         let program = holder.program.as_ref();
         program.is_some_and(|program| order.ignored_programs.contains(program))
@@ -169,14 +172,15 @@ fn run(
     for known in group {
         let uuid = &known.gpu.uuid;
         let processes = tools.eye.backend().processes(uuid);
-        let processes =
-            processes.map_err(|error| format!("who uses GPU {uuid} cannot be told: {error}"))?;
+        let processes = processes.map_err(|error| {
+            Outcome::Refused(format!("who uses GPU {uuid} cannot be told: {error}"))
+        })?;
         let own = processes
             .iter()
             .map(|process| Holder::of(&tools.proc, process.pid));
         users.entry(uuid.clone()).or_default().extend(own);
     }
-    refuse(&users, is_ignored)?;
+    refuse(&users, is_ignored).map_err(Outcome::Refused)?;
     let minors = group.iter();
     let minors: BTreeMap<u32, String> = minors
         .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
@@ -187,12 +191,14 @@ fn run(
     };
     // NVML is not closed, which all GPUs of the node would feel, as long as somebody else has these open.
     let own = std::process::id();
-    refuse(&open()?, |it| it.pid == own || is_ignored(it))?;
+    let by_others = open().and_then(|open| refuse(&open, |it| it.pid == own || is_ignored(it)));
+    by_others.map_err(Outcome::Refused)?;
+    let words = words(tools, &order.order, group.iter()).map_err(Outcome::Refused)?;
     let released = tools.eye.backend().release("a GPU is being reset");
-    let released = released.map_err(|error| format!("NVML cannot be closed: {error}"))?;
-    refuse(&open()?, is_ignored)?;
-    let gpus: Vec<&Gpu> = group.iter().map(|known| &known.gpu).collect();
-    let words = order.order.template.about(&gpus);
+    let released =
+        released.map_err(|error| Outcome::InVain(format!("NVML cannot be closed: {error}")))?;
+    let by_anybody = open().and_then(|open| refuse(&open, is_ignored));
+    by_anybody.map_err(Outcome::InVain)?;
     tracing::warn!(command = ?words, "resetting");
     let run = Run {
         words: &words,

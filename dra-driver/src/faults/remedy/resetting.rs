@@ -31,10 +31,14 @@ use crate::{
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked for what an earlier driver left running.
+const LOOK_FOR_LEFT_EVERY: Duration = Duration::from_secs(30);
 /// The recovery action that asks for a reset.
 const RESET: u32 = 1;
 /// How long after it was refused a reset is tried again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// The same if NVML was closed for it, and nothing came of that: all GPUs of the node felt it.
+const CLOSED_PAUSE: Duration = Duration::from_mins(5);
 /// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
 const REFUSED_FOR: Duration = Duration::from_mins(1);
 
@@ -46,6 +50,7 @@ pub(super) struct Resetting {
     kubernetes: Kubernetes,
     node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
     shutdown: Shutdown,
+    begun: Instant,
     /// When the last reset of each GPU ended.
     ended: BTreeMap<String, Instant>,
     refused: BTreeMap<String, Refused>,
@@ -76,6 +81,7 @@ impl Resetting {
             kubernetes,
             node_devices,
             shutdown,
+            begun: Instant::now(),
             ended: BTreeMap::new(),
             refused: BTreeMap::new(),
         }
@@ -83,11 +89,15 @@ impl Resetting {
 
     /// Goes on until it is dropped.
     pub(super) async fn run(mut self) {
+        let mut look_for_left_at = Instant::now();
         loop {
-            let tools = self.tools.clone();
-            let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
-            if let Err(broken) = looked {
-                tracing::error!(%broken, "the look for commands that were left broke off");
+            if Instant::now() >= look_for_left_at {
+                let tools = self.tools.clone();
+                let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
+                if let Err(broken) = looked {
+                    tracing::error!(%broken, "the look for commands that were left broke off");
+                }
+                look_for_left_at = Instant::now() + LOOK_FOR_LEFT_EVERY;
             }
             if let Some(order) = self.order.clone() {
                 self.look(&order).await;
@@ -98,8 +108,12 @@ impl Resetting {
 
     async fn look(&mut self, order: &ResetOrder) {
         let tools = self.tools.clone();
-        let ended = self.ended.clone();
-        let found = tokio::task::spawn_blocking(move || wanted(&tools, &ended)).await;
+        let resets = Resets {
+            begun: self.begun,
+            ended: self.ended.clone(),
+        };
+        let settle = order.settle;
+        let found = tokio::task::spawn_blocking(move || wanted(&tools, &resets, settle)).await;
         let wanted = match found {
             Ok(wanted) => wanted,
             Err(broken) => {
@@ -146,7 +160,8 @@ impl Resetting {
                     teller.warn(&wanted.gpu, Reason::GpuReset, note).await;
                 }
             }
-            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why).await,
+            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await,
+            Ok(Outcome::InVain(why)) => self.refuse(&wanted.gpu, why, CLOSED_PAUSE).await,
             Err(broken) => tracing::error!(%broken, "the reset of a GPU broke off"),
         }
     }
@@ -165,7 +180,7 @@ impl Resetting {
         }
     }
 
-    async fn refuse(&mut self, uuid: &str, why: String) {
+    async fn refuse(&mut self, uuid: &str, why: String, pause: Duration) {
         let now = Instant::now();
         let refused = self
             .refused
@@ -176,12 +191,13 @@ impl Resetting {
                 why: String::new(),
                 told: None,
             });
-        refused.again = now + REFUSED_PAUSE;
+        refused.again = now + pause;
         if refused.why != why {
             tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
             refused.why.clone_from(&why);
         }
-        let is_long = now.duration_since(refused.since) >= REFUSED_FOR;
+        // What takes longer than that is told at once.
+        let is_long = now.duration_since(refused.since) + pause >= REFUSED_FOR;
         if is_long && refused.told.as_ref() != Some(&why) {
             refused.told = Some(why.clone());
             self.tools.metrics.reset_gpu("refused");
@@ -191,8 +207,27 @@ impl Resetting {
     }
 }
 
+/// When GPUs were reset.
+struct Resets {
+    /// When the program was started.
+    begun: Instant,
+    /// When the last of each ended since then.
+    ended: BTreeMap<String, Instant>,
+}
+
+impl Resets {
+    /// How long a GPU has had time to be found in order since it was reset, as often as this. That it was reset before the program was started, the
+    /// disk tells, and not when: it may have been a moment ago.
+    fn since_last(&self, uuid: &str, resets: Option<u32>) -> Option<Duration> {
+        let earlier = resets.is_some_and(|resets| resets > 0);
+        let ended = self.ended.get(uuid).copied();
+        let last = ended.or(earlier.then_some(self.begun));
+        last.map(|last| last.elapsed())
+    }
+}
+
 /// The GPUs that are to be reset now. One that was reset in vain is noted as one to be exchanged. Blocking.
-fn wanted(tools: &Tools, ended: &BTreeMap<String, Instant>) -> Vec<Wanted> {
+fn wanted(tools: &Tools, done: &Resets, settle: Duration) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for known in tools.answering() {
         let uuid = known.gpu.uuid;
@@ -210,10 +245,10 @@ fn wanted(tools: &Tools, ended: &BTreeMap<String, Instant>) -> Vec<Wanted> {
         };
         let facts = Facts {
             resets,
-            since_last: ended.get(&uuid).map(Instant::elapsed),
+            since_last: done.since_last(&uuid, resets),
             awaits_check: awaits_proof && tools.eye.awaits_first_validation(&uuid),
         };
-        match plan::due(facts) {
+        match plan::due(facts, settle) {
             Due::Nothing => {}
             Due::Reset(number) => wanted.push(Wanted { gpu: uuid, number }),
             Due::Retire(resets) => {
@@ -265,5 +300,34 @@ fn end_what_was_left(tools: &Tools) {
         if let Err(failure) = tools.store.remove_left_mark(&uuid, &mark) {
             tracing::warn!(gpu = uuid, %failure, "the mark of a GPU is not removed");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_was_reset_before_the_driver_was_started_is_given_time_to_be_found_in_order() {
+        let settle = Duration::from_mins(1);
+        let resets = Resets {
+            begun: Instant::now(),
+            ended: BTreeMap::new(),
+        };
+        for (count, expected) in [
+            (None, Due::Nothing),
+            (Some(0), Due::Reset(1)),
+            (Some(1), Due::Nothing),
+            (Some(2), Due::Nothing),
+        ] {
+            let facts = Facts {
+                resets: count,
+                since_last: resets.since_last("GPU-0", count),
+                awaits_check: false,
+            };
+            assert_eq!(plan::due(facts, settle), expected, "{count:?}");
+        }
+        let since = resets.since_last("GPU-0", Some(2));
+        assert!(since.is_some_and(|since| since < settle), "{since:?}");
     }
 }

@@ -15,11 +15,15 @@ use super::{
     check::{Outcome, check},
     settings::Order,
 };
+use crate::faults::eye::Eye;
 
 /// How often it is looked for GPUs that wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest and longest pause after the command found a GPU out of order.
 const PAUSE: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// The same after the command could not be run.
+const NOT_RUN_PAUSE: Duration = Duration::from_mins(5);
 
 /// When a GPU is checked again that was found out of order so often in a row.
 fn pause(failures: u32) -> Duration {
@@ -45,7 +49,7 @@ pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
             let (tools, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
             checks.spawn_blocking(move || {
                 let outcome = check(&tools, &order, &known, || stop.is_requested());
-                let again = taken_up(&tools, &uuid, &outcome);
+                let again = taken_up(&tools.eye, &uuid, &outcome);
                 (uuid, outcome, again)
             });
         }
@@ -61,14 +65,16 @@ pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
     }
 }
 
-/// Takes up what was found. When it is looked again, should the GPU still wait.
-fn taken_up(tools: &Tools, uuid: &str, outcome: &Outcome) -> Duration {
+/// Takes up what was found. When it is looked again, should the GPU still wait. A command that could not be run has found nothing: a GPU that was reset
+/// goes on waiting for it, and is not reset once more, nor to be exchanged, for want of it.
+pub(in crate::faults) fn taken_up(eye: &Eye, uuid: &str, outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::InOrder(mark) => {
-            tools.eye.validated(uuid, *mark);
+            eye.validated(uuid, *mark);
             pause(1)
         }
-        Outcome::OutOfOrder(..) | Outcome::NotRun(_) => pause(tools.eye.not_validated(uuid)),
+        Outcome::OutOfOrder(..) => pause(eye.not_validated(uuid)),
+        Outcome::NotRun(_) => NOT_RUN_PAUSE,
         Outcome::NotNow(_) => 10 * LOOK_EVERY,
     }
 }
