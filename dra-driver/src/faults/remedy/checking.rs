@@ -41,6 +41,11 @@ pub(super) async fn run(tools: Tools, order: Order, every: Duration, shutdown: S
             continue;
         };
         let uuid = gpu.gpu.uuid.clone();
+        if let Err(why) = tools.others.gave_nothing().await {
+            tracing::debug!(gpu = uuid, why, "a GPU is not checked now");
+            next.insert(uuid, Instant::now() + TRY_AGAIN.min(every));
+            continue;
+        }
         let (with, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
         let checked = tokio::task::spawn_blocking(move || {
             let outcome = check(&with, &order, &gpu, || stop.is_requested());

@@ -4,7 +4,7 @@
 //! * [`settings`], [`command`]: which commands, and how they are called. [`plan`]: what is due about a GPU, without IO.
 //! * [`run`]: a command as processes that end, whatever it does. [`in_root`]: in the file system of the host's driver. [`crate::store::marks`]: which
 //!   GPUs are kept for one, over a crash.
-//! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`running`]: a check gives way to
+//! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`others`]: who may open one. [`running`]: a check gives way to
 //!   a claim.
 //! * [`resetting`], [`validating`], [`checking`]: the tasks. [`tell`]: Events.
 //!
@@ -15,6 +15,7 @@ pub mod checking;
 pub mod command;
 pub mod holders;
 pub mod in_root;
+pub mod others;
 pub mod plan;
 pub mod reset;
 pub mod resetting;
@@ -32,6 +33,7 @@ use tokio::sync::watch;
 
 use self::{
     command::Named,
+    others::Others,
     running::Checks,
     settings::{Order, Remedies},
     tell::Teller,
@@ -61,6 +63,8 @@ pub struct Tools {
     pub root: Option<PathBuf>,
     /// The GPUs.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
+    /// What others gave to containers.
+    pub others: Others,
     /// Which checks run.
     pub checks: Checks,
     /// What is counted.

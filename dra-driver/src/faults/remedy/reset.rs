@@ -11,7 +11,7 @@
 //!
 //! 1. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
 //!    take from its administrator.
-//! 2. NVML lists no process on them, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
+//! 2. NVML lists no process on them, and no slices but those that were known in step 1, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
 //! 3. The command is run. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-use muster_device::faults::resets_with;
+use muster_device::{Backend, MigInstance, faults::resets_with};
 
 use super::{
     Tools,
@@ -156,6 +156,24 @@ fn have_no_slices_of_others(tools: &Tools, lock: &Guard, group: &[KnownGpu]) -> 
     Ok(())
 }
 
+/// What is known of slices is some seconds old. While the GPUs are locked nobody here makes one, so what is new is an administrator's.
+fn have_no_new_slices(backend: &Backend, group: &[KnownGpu]) -> Result<(), String> {
+    for known in group.iter().filter(|known| known.gpu.mig.is_some()) {
+        let uuid = &known.gpu.uuid;
+        let live = backend
+            .mig_instances(uuid)
+            .map_err(|error| format!("which slices GPU {uuid} has cannot be told: {error}"))?;
+        let is_known = |slice: &MigInstance| known.instances.contains(slice);
+        if let Some(slice) = live.iter().find(|slice| !is_known(slice)) {
+            return Err(format!(
+                "on GPU {uuid} a slice was made at memory slice {} since it was looked at last",
+                slice.placement.start
+            ));
+        }
+    }
+    Ok(())
+}
+
 /// Runs the command, if nobody has the GPUs open. An error is what came of it if it was not begun.
 fn run(
     tools: &Tools,
@@ -181,6 +199,7 @@ fn run(
         users.entry(uuid.clone()).or_default().extend(own);
     }
     refuse(&users, is_ignored).map_err(Outcome::Refused)?;
+    have_no_new_slices(tools.eye.backend(), group).map_err(Outcome::Refused)?;
     let minors = group.iter();
     let minors: BTreeMap<u32, String> = minors
         .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
@@ -259,5 +278,36 @@ fn finish(
 fn give_back(reserved: Reserved) {
     if let Err(failure) = reserved.release() {
         tracing::warn!(%failure, "the mark of a GPU is not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        inventory::KnownGpus,
+        mock_node::{BOOT, MockNode},
+    };
+
+    #[test]
+    fn a_slice_that_an_administrator_made_a_moment_ago_is_not_reset_away() {
+        let node = MockNode::new();
+        let listed = node.backend.gpus().unwrap();
+        let known = KnownGpus::default().after(BOOT, &listed);
+        let gpu = known.gpus[0].gpu.clone();
+        assert_eq!(have_no_new_slices(&node.backend, &known.gpus), Ok(()));
+        node.backend.set_mig_mode(&gpu.uuid, true).unwrap();
+        let profile = &gpu.mig.as_ref().unwrap().profiles[0];
+        let placement = profile.placements[0];
+        let made = node.backend.create_slice(&gpu.uuid, profile, placement);
+        let made = made.unwrap();
+        let told = have_no_new_slices(&node.backend, &known.gpus).unwrap_err();
+        assert!(told.contains(&gpu.uuid), "{told}");
+        let others = &known.gpus[1..];
+        assert_eq!(have_no_new_slices(&node.backend, others), Ok(()));
+        // Once it is known, who made it decides.
+        let seen = BTreeMap::from([(gpu.uuid, vec![made])]);
+        let known = known.with_instances(&seen, |_, _| false);
+        assert_eq!(have_no_new_slices(&node.backend, &known.gpus), Ok(()));
     }
 }

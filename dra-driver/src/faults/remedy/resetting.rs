@@ -137,6 +137,10 @@ impl Resetting {
             tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
             return;
         }
+        if let Err(why) = self.tools.others.gave_nothing().await {
+            self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await;
+            return;
+        }
         let (tools, stop) = (self.tools.clone(), self.shutdown.clone());
         let (order, of) = (order.clone(), wanted.clone());
         let done = move || reset(&tools, &order, &of, || stop.is_requested());

@@ -15,14 +15,16 @@ use super::{
     check::{Outcome, check},
     settings::Order,
 };
-use crate::faults::eye::Eye;
+use crate::{faults::eye::Eye, inventory::KnownGpu};
 
 /// How often it is looked for GPUs that wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest and longest pause after the command found a GPU out of order.
 const PAUSE: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
 
-/// The same after the command could not be run.
+/// When a GPU is looked at again that was in use.
+const NOT_NOW_PAUSE: Duration = Duration::from_secs(10);
+/// When a GPU is checked again after the command could not be run.
 const NOT_RUN_PAUSE: Duration = Duration::from_mins(5);
 
 /// When a GPU is checked again that was found out of order so often in a row.
@@ -40,12 +42,23 @@ pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
         not_before.retain(|uuid, _| due.contains(uuid));
         let now = Instant::now();
         let known = tools.answering();
+        let is_paused = |uuid: &String| not_before.get(uuid).is_some_and(|at| now < *at);
+        let due = due.into_iter().filter(|uuid| !is_paused(uuid));
+        let due: Vec<KnownGpu> = due
+            .filter_map(|uuid| Tools::named(&known, &uuid).cloned())
+            .collect();
+        if due.is_empty() {
+            continue;
+        }
+        if let Err(why) = tools.others.gave_nothing().await {
+            tracing::info!(why, "GPUs whose faults may be over are not checked now");
+            let again = Instant::now() + NOT_NOW_PAUSE;
+            not_before.extend(due.into_iter().map(|known| (known.gpu.uuid, again)));
+            continue;
+        }
         let mut checks = JoinSet::new();
-        for uuid in due {
-            let is_paused = not_before.get(&uuid).is_some_and(|at| now < *at);
-            let Some(known) = Tools::named(&known, &uuid).filter(|_| !is_paused).cloned() else {
-                continue;
-            };
+        for known in due {
+            let uuid = known.gpu.uuid.clone();
             let (tools, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
             checks.spawn_blocking(move || {
                 let outcome = check(&tools, &order, &known, || stop.is_requested());
@@ -75,7 +88,7 @@ pub(in crate::faults) fn taken_up(eye: &Eye, uuid: &str, outcome: &Outcome) -> D
         }
         Outcome::OutOfOrder(..) => pause(eye.not_validated(uuid)),
         Outcome::NotRun(_) => NOT_RUN_PAUSE,
-        Outcome::NotNow(_) => 10 * LOOK_EVERY,
+        Outcome::NotNow(_) => NOT_NOW_PAUSE,
     }
 }
 
