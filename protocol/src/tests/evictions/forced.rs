@@ -301,14 +301,14 @@ fn open_breaker(bench: &mut Bench, opens: bool) {
 }
 
 /// How the API server answers a request while the pod hangs on that Node; `None`: as it would.
-type Answer = dyn Fn(&ApiRequest, &Node) -> Option<Outcome>;
+type Answer<'a> = &'a dyn Fn(&ApiRequest, &Node) -> Option<Outcome>;
 
 /// What the watches show may be long over.
 #[test]
 fn s18_nothing_is_forced_that_the_store_does_not_confirm() {
     let (bench, _) = hanging(config(), false);
     let pod = bench.server.pod("train-0").unwrap();
-    let answers: [(&str, &Answer); 5] = [
+    let answers: [(&str, Answer<'_>); 5] = [
         ("the node is back", &|write, node| {
             let node = with_ready(node.clone(), "True");
             let stored = Object::Node(Arc::new(node));
