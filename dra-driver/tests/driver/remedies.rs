@@ -109,7 +109,7 @@ async fn after_two_resets_in_vain_the_gpu_is_one_to_be_exchanged_however_often_t
 
 #[tokio::test]
 async fn a_reset_that_outlives_its_driver_is_ended_and_counts_and_nobody_gets_the_gpu_meanwhile() {
-    let mut node = with_reset(&[]).await;
+    let mut node = with_reset(&["{uuid}"]).await;
     let (healthy, state) = (node.other_state("healthy", |_| {}), node.path("nvml.json"));
     let called = node.path("called");
     // The first hangs.
@@ -141,7 +141,7 @@ async fn a_reset_that_outlives_its_driver_is_ended_and_counts_and_nobody_gets_th
 
 #[tokio::test]
 async fn a_gpu_that_a_monitor_has_open_is_not_reset_and_the_monitor_is_named() {
-    let mut node = with_reset(&[]).await;
+    let mut node = with_reset(&["{uuid}"]).await;
     let (healthy, state) = (node.other_state("healthy", |_| {}), node.path("nvml.json"));
     let script = format!(
         "echo called >> {}; mv {} {}\n",

@@ -23,7 +23,7 @@ pub struct Template {
 }
 
 impl Template {
-    /// Reads a command; `None` where there is none.
+    /// Reads a command; `None` where there is none. It has to name the GPU: without that, NVIDIA's programs mean all of them.
     pub fn read(words: &[String]) -> Result<Option<Self>, String> {
         let Some((program, arguments)) = words.split_first() else {
             return Ok(None);
@@ -31,9 +31,19 @@ impl Template {
         if !program.starts_with('/') {
             return Err(format!("{program:?} is no absolute path of a program"));
         }
+        let names_gpu = |word: &String| PLACEHOLDERS.iter().any(|it| word.contains(it));
+        if names_gpu(program) {
+            return Err(format!("{program:?} is no program: it is one for all GPUs"));
+        }
         if let Some(word) = arguments.iter().find_map(|word| unknown(word)) {
             return Err(format!(
                 "{word} stands for nothing: there are {}",
+                PLACEHOLDERS.join(", ")
+            ));
+        }
+        if !arguments.iter().any(names_gpu) {
+            return Err(format!(
+                "{program:?} is not told which GPU is meant: one of {} has to be among its arguments",
                 PLACEHOLDERS.join(", ")
             ));
         }
@@ -132,6 +142,12 @@ mod tests {
             (&["reset"][..], "no absolute path"),
             (&["/bin/reset", "{uuid}{bus}"], "{bus}"),
             (&["/bin/reset", "{}"], "{}"),
+            (&["/bin/{uuid}", "{uuid}"], "is no program"),
+            (
+                &["/usr/bin/nvidia-smi", "--gpu-reset"],
+                "which GPU is meant",
+            ),
+            (&["/bin/check"], "which GPU is meant"),
         ] {
             let error = Template::read(&words(command)).unwrap_err();
             assert!(error.contains(told), "{error}");

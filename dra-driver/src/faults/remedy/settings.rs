@@ -182,7 +182,7 @@ mod tests {
         let validation = json!({"command": ["/bin/check", "{uuid}"], "deadlineSeconds": 30});
         for (own, expected) in [
             (json!([]), "/bin/check"),
-            (json!(["/bin/deep"]), "/bin/deep"),
+            (json!(["/bin/deep", "{pci}"]), "/bin/deep"),
         ] {
             let deep = json!({"command": own, "everySeconds": 60});
             let remedies = read(&json!({"validation": validation, "deepCheck": deep})).unwrap();
@@ -199,6 +199,10 @@ mod tests {
             (json!({"resets": {}}), "unknown field `resets`"),
             (json!({"reset": {"command": [""]}}), "reset.command"),
             (json!({"reset": {"command": ["/r", "{gpu}"]}}), "{gpu}"),
+            (
+                json!({"deepCheck": {"command": ["/r"]}}),
+                "deepCheck.command: \"/r\" is not told which GPU",
+            ),
             (
                 json!({"reset": {"deadlineSeconds": 0}}),
                 "reset.deadlineSeconds: 0",
