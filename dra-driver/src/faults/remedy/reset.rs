@@ -30,6 +30,7 @@ use super::{
     Tools,
     holders::{Holder, holders},
     listed,
+    resetting::RESET,
     run::{Ended, How, Run},
     settings::ResetOrder,
     words,
@@ -49,8 +50,8 @@ const GRACE: Duration = Duration::from_secs(15);
 /// What came of a reset.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was done, whatever it was good for.
-    Ran(Ended),
+    /// It was done, whatever it was good for, to the GPUs with these UUIDs.
+    Ran(Ended, BTreeSet<String>),
     /// It was not to be done now.
     Refused(String),
     /// It could not be begun, and NVML was closed for it.
@@ -92,6 +93,12 @@ pub fn reset(
         Ok(reserved) => reserved,
         Err(refused) => return Outcome::Refused(refused.to_string()),
     };
+    let counted = tools.eye.state().wants_reset(&wanted.gpu, Some(RESET));
+    if counted.is_none_or(|counted| counted >= wanted.number) {
+        give_back(reserved);
+        let why = "its fault is over by now, or it was reset for it meanwhile";
+        return Outcome::Refused(why.to_owned());
+    }
     let before = tools.eye.mark();
     match run(tools, order, &group, &mark.id, is_over) {
         Ok(Ended {
@@ -104,7 +111,7 @@ pub fn reset(
         }
         Ok(ended) => {
             finish(tools, reserved, wanted, before, &uuids, &ended);
-            Outcome::Ran(ended)
+            Outcome::Ran(ended, uuids)
         }
         Err(not_begun) => {
             give_back(reserved);

@@ -34,7 +34,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 /// How often it is looked for what an earlier driver left running.
 const LOOK_FOR_LEFT_EVERY: Duration = Duration::from_secs(30);
 /// The recovery action that asks for a reset.
-const RESET: u32 = 1;
+pub(super) const RESET: u32 = 1;
 /// How long after it was refused a reset is tried again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// The same if NVML was closed for it, and nothing came of that: all GPUs of the node felt it.
@@ -50,9 +50,7 @@ pub(super) struct Resetting {
     kubernetes: Kubernetes,
     node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
     shutdown: Shutdown,
-    begun: Instant,
-    /// When the last reset of each GPU ended.
-    ended: BTreeMap<String, Instant>,
+    resets: Resets,
     refused: BTreeMap<String, Refused>,
 }
 
@@ -81,8 +79,7 @@ impl Resetting {
             kubernetes,
             node_devices,
             shutdown,
-            begun: Instant::now(),
-            ended: BTreeMap::new(),
+            resets: Resets::since(Instant::now()),
             refused: BTreeMap::new(),
         }
     }
@@ -108,10 +105,7 @@ impl Resetting {
 
     async fn look(&mut self, order: &ResetOrder) {
         let tools = self.tools.clone();
-        let resets = Resets {
-            begun: self.begun,
-            ended: self.ended.clone(),
-        };
+        let resets = self.resets.clone();
         let settle = order.settle;
         let found = tokio::task::spawn_blocking(move || wanted(&tools, &resets, settle)).await;
         let wanted = match found {
@@ -128,25 +122,29 @@ impl Resetting {
             if refused.is_some_and(|refused| Instant::now() < refused.again) {
                 continue;
             }
-            self.one(order, wanted).await;
+            if self.one(order, wanted).await {
+                // That took its time, and may have been of use to others: what is wanted is looked for anew.
+                return;
+            }
         }
     }
 
-    async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) {
+    /// Has a GPU reset; whether the command was run.
+    async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) -> bool {
         if let Err(why) = self.is_allowed().await {
             tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
-            return;
+            return false;
         }
         if let Err(why) = self.tools.others.gave_nothing().await {
             self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await;
-            return;
+            return false;
         }
         let (tools, stop) = (self.tools.clone(), self.shutdown.clone());
         let (order, of) = (order.clone(), wanted.clone());
         let done = move || reset(&tools, &order, &of, || stop.is_requested());
         match tokio::task::spawn_blocking(done).await {
-            Ok(Outcome::Ran(ended)) => {
-                self.ended.insert(wanted.gpu.clone(), Instant::now());
+            Ok(Outcome::Ran(ended, gpus)) => {
+                self.resets.ended(&gpus, Instant::now());
                 self.refused.remove(&wanted.gpu);
                 let is_done = ended.how == How::Exited(0);
                 let label = if is_done { "done" } else { "failed" };
@@ -163,11 +161,13 @@ impl Resetting {
                 } else {
                     teller.warn(&wanted.gpu, Reason::GpuReset, note).await;
                 }
+                return true;
             }
             Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await,
             Ok(Outcome::InVain(why)) => self.refuse(&wanted.gpu, why, CLOSED_PAUSE).await,
             Err(broken) => tracing::error!(%broken, "the reset of a GPU broke off"),
         }
+        false
     }
 
     /// Whether the controller says so, asked now. The watch first, which costs nothing.
@@ -212,6 +212,7 @@ impl Resetting {
 }
 
 /// When GPUs were reset.
+#[derive(Clone, Debug)]
 struct Resets {
     /// When the program was started.
     begun: Instant,
@@ -220,6 +221,20 @@ struct Resets {
 }
 
 impl Resets {
+    /// None since the program was started.
+    fn since(begun: Instant) -> Self {
+        Self {
+            begun,
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// A reset of these GPUs ended. Whichever of them it was for, all are given time.
+    fn ended(&mut self, gpus: &BTreeSet<String>, now: Instant) {
+        let ended = gpus.iter().map(|gpu| (gpu.clone(), now));
+        self.ended.extend(ended);
+    }
+
     /// How long a GPU has had time to be found in order since it was reset, as often as this. That it was reset before the program was started, the
     /// disk tells, and not when: it may have been a moment ago.
     fn since_last(&self, uuid: &str, resets: Option<u32>) -> Option<Duration> {
@@ -314,10 +329,7 @@ mod tests {
     #[test]
     fn a_gpu_that_was_reset_before_the_driver_was_started_is_given_time_to_be_found_in_order() {
         let settle = Duration::from_mins(1);
-        let resets = Resets {
-            begun: Instant::now(),
-            ended: BTreeMap::new(),
-        };
+        let resets = Resets::since(Instant::now());
         for (count, expected) in [
             (None, Due::Nothing),
             (Some(0), Due::Reset(1)),
@@ -333,5 +345,20 @@ mod tests {
         }
         let since = resets.since_last("GPU-0", Some(2));
         assert!(since.is_some_and(|since| since < settle), "{since:?}");
+    }
+
+    #[test]
+    fn what_was_reset_with_another_gpu_is_not_reset_once_more_before_it_was_looked_at() {
+        let mut resets = Resets::since(Instant::now());
+        let both = ["GPU-0", "GPU-1"].map(str::to_owned);
+        resets.ended(&BTreeSet::from(both), Instant::now());
+        for (gpu, expected) in [("GPU-1", Due::Nothing), ("GPU-2", Due::Reset(1))] {
+            let facts = Facts {
+                resets: Some(0),
+                since_last: resets.since_last(gpu, Some(0)),
+                awaits_check: false,
+            };
+            assert_eq!(plan::due(facts, Duration::from_mins(1)), expected, "{gpu}");
+        }
     }
 }
