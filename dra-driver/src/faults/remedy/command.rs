@@ -31,6 +31,9 @@ impl Template {
         if !program.starts_with('/') {
             return Err(format!("{program:?} is no absolute path of a program"));
         }
+        if let Some(word) = words.iter().find(|word| word.contains('\0')) {
+            return Err(format!("{word:?} is no word of a command"));
+        }
         let names_gpu = |word: &String| PLACEHOLDERS.iter().any(|it| word.contains(it));
         if names_gpu(program) {
             return Err(format!("{program:?} is no program: it is one for all GPUs"));
@@ -148,6 +151,7 @@ mod tests {
                 "which GPU is meant",
             ),
             (&["/bin/check"], "which GPU is meant"),
+            (&["/bin/check", "{uuid}", "\0"], "is no word"),
         ] {
             let error = Template::read(&words(command)).unwrap_err();
             assert!(error.contains(told), "{error}");

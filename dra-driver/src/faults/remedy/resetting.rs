@@ -41,6 +41,8 @@ const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 const CLOSED_PAUSE: Duration = Duration::from_mins(5);
 /// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
 const REFUSED_FOR: Duration = Duration::from_mins(1);
+/// How often people are told anew why a GPU is refused its reset, if that is another reason: who has it open may be another process each time.
+const TELL_EVERY: Duration = Duration::from_mins(10);
 
 /// The task.
 #[derive(Debug)]
@@ -61,8 +63,19 @@ struct Refused {
     /// When it is tried again.
     again: Instant,
     why: String,
-    /// What people were told.
-    told: Option<String>,
+    /// What people were told last, and when.
+    told: Option<(String, Instant)>,
+}
+
+impl Refused {
+    /// Whether people are to be told why, now that it is refused, and tried again after this pause.
+    fn is_news(&self, why: &str, pause: Duration, now: Instant) -> bool {
+        // What takes longer than that is told at once.
+        let is_long = now.duration_since(self.since) + pause >= REFUSED_FOR;
+        let is_other =
+            |(told, at): &(String, Instant)| told != why && now.duration_since(*at) >= TELL_EVERY;
+        is_long && self.told.as_ref().is_none_or(is_other)
+    }
 }
 
 impl Resetting {
@@ -200,10 +213,8 @@ impl Resetting {
             tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
             refused.why.clone_from(&why);
         }
-        // What takes longer than that is told at once.
-        let is_long = now.duration_since(refused.since) + pause >= REFUSED_FOR;
-        if is_long && refused.told.as_ref() != Some(&why) {
-            refused.told = Some(why.clone());
+        if refused.is_news(&why, pause, now) {
+            refused.told = Some((why.clone(), now));
             self.tools.metrics.reset_gpu("refused");
             let note = format!("it is to be reset for its fault, and is not: {why}");
             self.tools.teller.warn(uuid, Reason::GpuReset, note).await;
@@ -345,6 +356,31 @@ mod tests {
         }
         let since = resets.since_last("GPU-0", Some(2));
         assert!(since.is_some_and(|since| since < settle), "{since:?}");
+    }
+
+    #[test]
+    fn whoever_keeps_a_gpu_from_being_reset_is_told_after_a_minute_and_others_ten_minutes_later() {
+        let since = Instant::now();
+        let at = |seconds| since + Duration::from_secs(seconds);
+        let mut refused = Refused {
+            since,
+            again: since,
+            why: String::new(),
+            told: None,
+        };
+        assert!(!refused.is_news("process 1", REFUSED_PAUSE, at(50)));
+        assert!(refused.is_news("no program", CLOSED_PAUSE, at(0)));
+        assert!(refused.is_news("process 1", REFUSED_PAUSE, at(55)));
+        refused.told = Some(("process 1".to_owned(), at(55)));
+        for (why, seconds, is_news) in [
+            ("process 1", 5_000, false),
+            ("process 2", 60, false),
+            ("process 2", 654, false),
+            ("process 2", 655, true),
+        ] {
+            let told = refused.is_news(why, REFUSED_PAUSE, at(seconds));
+            assert_eq!(told, is_news, "{why} {seconds}");
+        }
     }
 
     #[test]
