@@ -5,6 +5,8 @@ use std::{fs, os::unix::fs::symlink, path::Path};
 use crate::node::Node;
 
 const FAULT: &str = "gpu.muster.dev/fault";
+/// The kernel's log, which tells of no fault.
+const LOG: &str = "6,0,1,-;NVRM: loading\n";
 
 /// The command that runs a script of this name, in the directory of the node, with further words.
 fn command(node_path: &Path, words: &[&str]) -> serde_json::Value {
@@ -30,6 +32,7 @@ fn lives(pid: &str) -> bool {
 async fn with_reset(words: &[&str]) -> Node {
     let mut node = Node::new().await;
     fs::create_dir_all(node.path("proc")).unwrap();
+    fs::write(node.path("kmsg"), LOG).unwrap();
     node.api.permit(1, &serde_json::json!([]));
     node.api.remediate("Allowed");
     let reset = command(&node.path("reset.sh"), words);
@@ -149,6 +152,7 @@ async fn a_gpu_that_a_monitor_has_open_is_not_reset_and_the_monitor_is_named() {
         state.display()
     );
     fs::write(node.path("reset.sh"), script).unwrap();
+    fs::remove_file(node.path("kmsg")).unwrap();
     let monitor = node.path("proc/4242");
     fs::create_dir_all(monitor.join("fd")).unwrap();
     symlink("/usr/bin/nv-hostengine", monitor.join("exe")).unwrap();
@@ -156,6 +160,12 @@ async fn a_gpu_that_a_monitor_has_open_is_not_reset_and_the_monitor_is_named() {
     node.start().await;
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("nobody would hear of other faults", || {
+        node.log()
+            .contains("the kernel's log cannot be read, which")
+    })
+    .await;
+    fs::write(node.path("kmsg"), LOG).unwrap();
     node.eventually("it says who has it open", || {
         node.log().contains("process 4242 (/usr/bin/nv-hostengine)")
     })

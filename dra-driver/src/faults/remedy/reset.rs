@@ -9,7 +9,7 @@
 //!
 //! # Order
 //!
-//! 1. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
+//! 1. The kernel's log can be read. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
 //!    take from its administrator.
 //! 2. NVML lists no process on them, and no slices but those that were known in step 1, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
 //! 3. The command is run. What it left is ended.
@@ -74,6 +74,10 @@ pub fn reset(
     wanted: &Wanted,
     is_over: impl Fn() -> bool,
 ) -> Outcome {
+    if !tools.eye.hears_the_log() {
+        let why = "the kernel's log cannot be read, which alone tells of faults of the other GPUs while NVML is closed";
+        return Outcome::Refused(why.to_owned());
+    }
     let known = tools.answering();
     let group = match group_of(tools, &known, &wanted.gpu) {
         Ok(group) => group,
