@@ -57,7 +57,7 @@ pub(crate) fn after(
     let since = Timestamp::from_second(context.now.wall.as_second()).ok()?;
     let until = since.checked_add(SignedDuration::from_secs(seconds)).ok()?;
     let pauses_longer = status.requeue_at.as_ref().is_some_and(|at| at.0 >= until);
-    (!pauses_longer).then(|| GangRecovery {
+    (!pauses_longer).then_some(GangRecovery {
         attempt: plan.attempt,
         reason,
         since: Time(since),

@@ -205,7 +205,7 @@ impl Recoveries {
         let Some(since) = given.map(|(since, _)| *since).min() else {
             return Ok(());
         };
-        let mut down = intent.nodes.iter().flat_map(|node| self.down.get(node));
+        let mut down = intent.nodes.iter().filter_map(|node| self.down.get(node));
         let now = api.time();
         if down.any(|down| down.iter().any(|down| down.is_lost_after(since, now))) {
             return Ok(());

@@ -26,6 +26,10 @@ pub enum RankSource {
 
 /// How the containers of a gang run the `rank` program.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a choice of the test"
+)]
 pub struct RankProgram {
     /// The program.
     pub program: PathBuf,

@@ -47,8 +47,8 @@ impl GpuFaults {
                     let scope = self.bounded(fault.scope);
                     let newest = numbers.of(fault.newest);
                     self.faults.push(Fault {
-                        newest,
                         scope,
+                        newest,
                         ..fault.clone()
                     });
                     change = Change::New;

@@ -112,7 +112,6 @@ mod tests {
                     if !goes_on() {
                         continue;
                     }
-                    mark = None;
                 }
                 let facts = facts(disk.wants_reset(GPU, None), None, false);
                 let Due::Reset(number) = due(facts) else {

@@ -300,16 +300,19 @@ fn open_breaker(bench: &mut Bench, opens: bool) {
     bench.server.put(Object::Ledger(Arc::new(ledger)));
 }
 
+/// How the API server answers a request while the pod hangs on that Node; `None`: as it would.
+type Answer<'a> = &'a dyn Fn(&ApiRequest, &Node) -> Option<Outcome>;
+
 /// What the watches show may be long over.
 #[test]
 fn s18_nothing_is_forced_that_the_store_does_not_confirm() {
     let (bench, _) = hanging(config(), false);
     let pod = bench.server.pod("train-0").unwrap();
-    let answers: [(&str, &dyn Fn(&ApiRequest, &Node) -> Option<Outcome>); 5] = [
+    let answers: [(&str, Answer<'_>); 5] = [
         ("the node is back", &|write, node| {
             let node = with_ready(node.clone(), "True");
             let stored = Object::Node(Arc::new(node));
-            reads(write, Kind::Node).then(|| Outcome::Done(Some(stored)))
+            reads(write, Kind::Node).then_some(Outcome::Done(Some(stored)))
         }),
         ("nobody says how the node is", &|write, _| {
             reads(write, Kind::Node).then_some(Outcome::Unknown)
@@ -324,7 +327,7 @@ fn s18_nothing_is_forced_that_the_store_does_not_confirm() {
             let mut pod = pod.clone();
             pod.metadata.resource_version = Some("1000000".to_owned());
             let stored = Object::Pod(Arc::new(pod));
-            reads(write, Kind::Pod).then(|| Outcome::Done(Some(stored)))
+            reads(write, Kind::Pod).then_some(Outcome::Done(Some(stored)))
         }),
     ];
     for (case, answer) in answers {
