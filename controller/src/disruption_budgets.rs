@@ -45,8 +45,9 @@ use muster_serve::{
 };
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
+pub(crate) use self::budget::MANAGED_BY;
 use self::{
-    budget::{MANAGED_BY, Ours, Wanted, Whose},
+    budget::{Ours, Wanted, Whose},
     table::{Step, Table},
 };
 
