@@ -3,7 +3,8 @@
 //!
 //! **Only who has a place elsewhere is moved.** The engine looks for one without what is drained, and without the nodes where those go that are being
 //! moved already; it is looked again every half a minute. Whoever has none stays, and is told what is missing. The gangs of one node are moved after those of
-//! another: a node's turn lasts until its gangs run again, or have waited for ten minutes. Whose pods nobody would make again is never moved, and told so.
+//! another: a node's turn lasts until its gangs run again, or have waited for ten minutes. Whoever would not start again, since nobody makes its pods or it is
+//! held back, is not moved, and told so.
 //!
 //! **Nothing on hearsay** (S18): a watch may lag, and the cordon be over. So the Node, or the rule, is read uncached by a read that is begun after the drain was seen,
 //! and not half a minute ago. It has to say the same of that very gang, whose pods may tolerate what drains others. A gang of which it does not keeps nobody waiting.
@@ -41,6 +42,7 @@ use crate::{
     admission::plan::{Plan, Rank},
     faults,
     objects::is_terminal,
+    outward::recovery,
     poll_context::PollContext,
 };
 
@@ -71,7 +73,7 @@ struct Drained {
     first: DrainedRank,
     /// The nodes of which all is drained.
     nodes: BTreeSet<NodeName>,
-    /// Why the attempt is never moved, for people, if it is not.
+    /// Why the attempt is not moved wherever there is room, for people, if it is not.
     left: Option<&'static str>,
 }
 
@@ -127,12 +129,15 @@ fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained
     Some(Drained {
         first,
         nodes,
-        left: left(context, plan),
+        left: left(context, gang, plan),
     })
 }
 
-/// Why an attempt all of which runs is never moved, for people: a drain costs a gang a restart, not its work.
-fn left(context: PollContext<'_>, plan: &Plan) -> Option<&'static str> {
+/// Why an attempt all of which runs is not moved wherever there is room, for people: a drain costs a gang a restart, not its work.
+fn left(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<&'static str> {
+    if recovery::is_held_back(context, gang, &plan.team) {
+        return Some("its Team or its Gang is on hold, and it would not start again");
+    }
     if evict::is_left_to_its_jobs(context, plan) {
         return Some("its Job would not make its pods again");
     }
@@ -270,7 +275,7 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
         DrainAction::Stay(Stays::Halted) => halt.unwrap_or_default(),
         DrainAction::Stay(Stays::Left) => {
             let why = entry.drained.left.unwrap_or_default();
-            format!("it is never moved, since {why}, and a drain waits for its end")
+            format!("it is not moved, since {why}")
         }
         // Which node that is would be written to all who wait, turn by turn.
         DrainAction::Stay(Stays::Later) => {

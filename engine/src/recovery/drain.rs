@@ -11,7 +11,7 @@ use crate::state::Elsewhere;
 pub struct DrainFacts<'a> {
     /// Whether anything is ended.
     pub ends: Ends,
-    /// Whether the gang is never moved, as its pods would not be made again.
+    /// Whether the gang would not start again, wherever there is room: nobody would make its pods, say.
     pub is_left: bool,
     /// Whether the gangs of another node are being moved.
     pub is_others_turn: bool,
@@ -53,7 +53,7 @@ pub enum Stays {
     Observed,
     /// Nothing is ended now.
     Halted,
-    /// Its pods would not be made again.
+    /// It would not start again.
     Left,
     /// Gangs of another node are moved first.
     Later,

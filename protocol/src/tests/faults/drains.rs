@@ -264,7 +264,7 @@ fn whose_pods_nobody_makes_again_stays_and_is_told_so() {
     assert!(evictions(&bench, "train").is_empty());
     assert!(!bench.written.iter().any(reads));
     let told = degraded(&bench, "train");
-    let says_why = told.contains("it is never moved, since nobody would make its pods again");
+    let says_why = told.contains("it is not moved, since nobody would make its pods again");
     assert!(says_why, "{told}");
 }
 
@@ -360,4 +360,27 @@ fn many_that_have_no_place_are_looked_at_a_few_in_a_second() {
     assert!((1..=8).contains(&at_once), "{at_once} in the first second");
     pass(&mut bench, 5);
     assert_eq!(told(&bench), 12, "each has its look");
+}
+
+#[test]
+fn whose_team_is_on_hold_would_not_start_again_and_is_moved_once_it_may() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    let hold = |stop: &str| {
+        let mut object = team("vision", 4);
+        if let Object::Team(team) = &mut object {
+            Arc::make_mut(team).spec.stop = serde_json::from_value(stop.into()).unwrap();
+        }
+        object
+    };
+    bench.server.put(hold("Hold"));
+    bench.run();
+    let node = node_of(&bench, "train-0");
+    cordon(&mut bench, &node, true);
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    let told = degraded(&bench, "train");
+    assert!(told.contains("is on hold"), "{told}");
+    bench.server.put(hold("None"));
+    bench.run();
+    assert_eq!(evictions(&bench, "train"), [Reason::Drained]);
 }
