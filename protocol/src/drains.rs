@@ -368,6 +368,17 @@ impl Machine {
         }
     }
 
+    /// A Gang is gone. Its pods may live on.
+    pub(crate) fn forget_drains(&mut self, gang_uid: &str) {
+        let entry = self.drains.remove(gang_uid);
+        for pod in entry.iter().flat_map(|entry| &entry.pods) {
+            self.index.plan_anew(pod, false);
+        }
+        for key in self.drains.forget_moving(gang_uid) {
+            self.agenda.gang(&key);
+        }
+    }
+
     /// The read that says whether it is drained still.
     pub(crate) fn check_drain(&mut self, object: ObjectKey, now: Now) -> Effect {
         let id = self.flights.number();

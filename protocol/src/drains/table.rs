@@ -108,9 +108,8 @@ impl Drains {
         std::mem::take(&mut self.is_any_anew)
     }
 
-    /// A Gang is gone; who may have a turn by that.
-    pub(crate) fn forget(&mut self, gang_uid: &str) -> BTreeSet<GangKey> {
-        self.remove(gang_uid);
+    /// A Gang that was being moved is gone; who may have a turn by that.
+    pub(super) fn forget_moving(&mut self, gang_uid: &str) -> BTreeSet<GangKey> {
         self.moving.remove(gang_uid);
         self.note_holder(gang_uid);
         self.whose_turn_comes()

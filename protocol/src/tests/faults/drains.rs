@@ -384,3 +384,22 @@ fn whose_team_is_on_hold_would_not_start_again_and_is_moved_once_it_may() {
     bench.run();
     assert_eq!(evictions(&bench, "train"), [Reason::Drained]);
 }
+
+#[test]
+fn pods_whose_gang_is_deleted_are_planned_anew_no_more() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    let uid = bench.server.pod("train-0").unwrap().metadata.uid.unwrap();
+    for node in ["n0", "n1"] {
+        cordon(&mut bench, node, true);
+    }
+    pass(&mut bench, 5);
+    assert!(bench.machine.index.filter_anew(&uid).is_some());
+    for gang in bench.server.list(Kind::Gang) {
+        bench.server.remove(&gang.key());
+    }
+    for node in ["n0", "n1"] {
+        cordon(&mut bench, node, false);
+    }
+    pass(&mut bench, 5);
+    assert!(bench.machine.index.filter_anew(&uid).is_none());
+}
