@@ -194,6 +194,13 @@ impl RankProgram {
         }))
     }
 
+    /// How a rank ended that ended last, in its own words; `None`: none has reported anything.
+    pub fn outcome(&self, rank: u32) -> Option<String> {
+        let file = self.peers_dir.join(format!("{rank}.result.json"));
+        let result: Value = serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()?;
+        Some(result["outcome"].as_str()?.to_owned())
+    }
+
     /// What the ranks reported at their end, by rank.
     pub fn results(&self) -> Result<BTreeMap<u32, Value>> {
         let mut results = BTreeMap::new();
