@@ -261,7 +261,9 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
         is_left: entry.drained.left.is_some(),
         is_others_turn: drains.is_turn_of_another(&plan.gang_uid, node),
         elsewhere: entry.elsewhere.as_ref(),
-        is_confirmed: entry.is_confirmed(context.now.monotonic_seconds),
+        is_confirmed: entry
+            .confirmed_until()
+            .is_some_and(|until| !context.has_come(until)),
     });
     let follows = match action {
         DrainAction::Move | DrainAction::Confirm => "it is moved elsewhere".to_owned(),

@@ -43,11 +43,10 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// Whether the store said so since it is seen, and lately.
-    pub(super) fn is_confirmed(&self, now: u64) -> bool {
-        let is_recent =
-            |at: u64| at >= self.seen_at && now <= at.saturating_add(LOOK_AGAIN_SECONDS);
-        self.confirmed_at.is_some_and(is_recent)
+    /// The second from which on it counts no more that the store said so since it is seen; `None`: it did not.
+    pub(super) fn confirmed_until(&self) -> Option<u64> {
+        let at = self.confirmed_at.filter(|at| *at >= self.seen_at)?;
+        Some(at.saturating_add(LOOK_AGAIN_SECONDS + 1))
     }
 
     /// Where it is to go, if it is the turn of its node because of it.
@@ -362,19 +361,4 @@ impl Drains {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn places_are_looked_for_a_few_in_a_second_and_each_gets_its_look() {
-        let mut drains = Drains::default();
-        let looks: Vec<u64> = (0..=2 * MOST_LOOKS_PER_SECOND)
-            .map(|_| drains.give_look(7))
-            .collect();
-        let of = |second: u64| looks.iter().filter(|it| **it == second).count();
-        let most = MOST_LOOKS_PER_SECOND;
-        assert_eq!((of(7), of(8), of(9)), (most, most, 1));
-        assert_eq!(drains.give_look(8), 9, "behind those before it");
-        assert_eq!(drains.give_look(20), 20);
-    }
-}
+mod tests;
