@@ -89,8 +89,10 @@ pub(crate) struct Drains {
     by_object: BTreeMap<ObjectKey, BTreeSet<String>>,
     /// The second for which the last look was given out, and how many for it.
     looks: (u64, usize),
-    /// Gangs that wait until another node's turn is over.
-    waiting: BTreeSet<GangKey>,
+    /// Gangs that wait until another node's turn is over, by their own.
+    waiting: BTreeMap<NodeName, BTreeSet<GangKey>>,
+    /// Those whose node has its turn by now.
+    awake: BTreeSet<GangKey>,
     pub(super) checks: Checks,
     /// Whether pods may be planned anew since this was asked that might not before.
     pub(super) is_any_anew: bool,
@@ -139,13 +141,18 @@ impl Drains {
     /// Notes whether a node has its turn because of a Gang.
     fn note_holder(&mut self, gang_uid: &str) {
         let entry = self.entries.get(gang_uid);
-        let moving = self.moving.get(gang_uid);
-        let holds = entry.is_some_and(|entry| entry.place().is_some())
-            || moving.is_some_and(|moving| moving.counts);
-        if holds {
-            self.holders.insert(gang_uid.to_owned());
-        } else {
+        let entry = entry.filter(|entry| entry.place().is_some());
+        let granted = entry.map(|entry| &entry.drained.first.node);
+        let moving = self.moving.get(gang_uid).filter(|moving| moving.counts);
+        let left = moving.map(|moving| &moving.node);
+        let nodes: Vec<NodeName> = granted.into_iter().chain(left).cloned().collect();
+        if nodes.is_empty() {
             self.holders.remove(gang_uid);
+        } else if self.holders.insert(gang_uid.to_owned()) {
+            for node in &nodes {
+                let mut same = self.waiting.remove(node).unwrap_or_default();
+                self.awake.append(&mut same);
+            }
         }
     }
 
@@ -167,13 +174,16 @@ impl Drains {
         self.turns(gang_uid).any(|(turn, _)| turn != node)
     }
 
-    /// Those who waited for a turn, if no node has it any more.
+    /// Those whose turn it is who waited for it: of one node, if none has it any more. It is asked after each of them, so the next node has its
+    /// turn if none of these takes it, and not all look who wait.
     pub(super) fn whose_turn_comes(&mut self) -> BTreeSet<GangKey> {
-        if self.holders.is_empty() {
-            std::mem::take(&mut self.waiting)
-        } else {
-            BTreeSet::new()
+        let mut awake = std::mem::take(&mut self.awake);
+        if self.holders.is_empty()
+            && let Some((_, mut next)) = self.waiting.pop_first()
+        {
+            awake.append(&mut next);
         }
+        awake
     }
 
     /// Takes what a read of an object that was begun then has shown; `None`: it is gone, or there was no answer. Who is to be looked at again.
@@ -289,10 +299,12 @@ impl Drains {
             self.set_elsewhere(uid, None);
             return;
         }
-        if self.is_turn_of_another(uid, &entry.drained.first.node) {
+        let node = entry.drained.first.node.clone();
+        if self.is_turn_of_another(uid, &node) {
             // Who has no place is told so meanwhile, as of the last look.
             let is_granted = matches!(entry.elsewhere, Some(Elsewhere::On(_)));
-            self.waiting.insert(plan.key.clone());
+            let waiting = self.waiting.entry(node).or_default();
+            waiting.insert(plan.key.clone());
             if is_granted {
                 self.set_elsewhere(uid, None);
             } else if let Some(entry) = self.entries.get_mut(uid) {

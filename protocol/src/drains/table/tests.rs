@@ -47,6 +47,11 @@ fn enter(drains: &mut Drains, gang: &str, on: &str) {
     drains.note_holder(gang);
 }
 
+fn wait(drains: &mut Drains, gang: &str, on: &str) {
+    let waiting = drains.waiting.entry(node(on)).or_default();
+    waiting.insert(GangKey::new("ml", gang));
+}
+
 fn stored(is_cordoned: bool) -> Object {
     let node =
         serde_json::json!({"metadata": {"name": "n0"}, "spec": {"unschedulable": is_cordoned}});
@@ -74,7 +79,7 @@ fn a_node_has_its_turn_as_long_as_the_store_does_not_say_otherwise() {
     assert!(drains.is_turn_of_another("b", &other));
     assert!(!drains.is_turn_of_another("a", &other), "its own");
     assert!(!drains.is_turn_of_another("b", &node("n0")));
-    drains.waiting.insert(GangKey::new("ml", "b"));
+    wait(&mut drains, "b", "n1");
     let again = drains.take_answer(&object("n0"), 7, Some(&stored(true)));
     assert_eq!(again.len(), 1, "b waits still");
     assert!(drains.is_turn_of_another("b", &other));
@@ -99,4 +104,25 @@ fn places_are_looked_for_a_few_in_a_second_and_each_gets_its_look() {
     assert_eq!((of(7), of(8), of(9)), (most, most, 1));
     assert_eq!(drains.give_look(8), 9, "behind those before it");
     assert_eq!(drains.give_look(20), 20);
+}
+
+#[test]
+fn at_the_end_of_a_turn_the_gangs_of_one_node_look_and_those_of_the_next_if_none_takes_it() {
+    let mut drains = Drains::default();
+    enter(&mut drains, "a", "n0");
+    for (gang, on) in [("b", "n1"), ("c", "n1"), ("d", "n2"), ("e", "n3")] {
+        wait(&mut drains, gang, on);
+    }
+    let next = |drains: &mut Drains| {
+        let next = drains.whose_turn_comes().into_iter();
+        next.map(|gang| gang.name.clone()).collect::<Vec<_>>()
+    };
+    assert!(next(&mut drains).is_empty());
+    drains.remove("a");
+    assert_eq!(next(&mut drains), ["b", "c"]);
+    // None of them takes it, and somebody else does on n3.
+    assert_eq!(next(&mut drains), ["d"]);
+    enter(&mut drains, "f", "n3");
+    assert_eq!(next(&mut drains), ["e"], "it is the turn of its node");
+    assert!(next(&mut drains).is_empty() && drains.waiting.is_empty());
 }
