@@ -49,9 +49,7 @@ pub fn of_rule(rule: &DeviceTaintRule) -> Option<String> {
 
 /// Why this device is drained by the rule, for people; `None`: the rule does not select it, or lets it be given out.
 pub fn of_device(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> Option<String> {
-    let devices = taint_rules::tainted_by(rule)?;
-    devices
-        .selects(driver, pool, device)
+    taint_rules::selects(rule, driver, pool, device)
         .then(|| of_rule(rule))
         .flatten()
 }
