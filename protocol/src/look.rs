@@ -367,6 +367,11 @@ impl Machine {
             }
             _ => true,
         };
+        let was_ready = before.is_some_and(|node| place::is_ready(node));
+        if after.is_some_and(place::is_ready) && !was_ready {
+            // By the next look it may be gone, or silent, again.
+            self.health.note_ready(name);
+        }
         self.news.nodes.insert(name.to_owned());
         if other {
             self.news.other_nodes.insert(name.to_owned());
