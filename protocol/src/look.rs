@@ -1080,9 +1080,7 @@ impl Machine {
             self.clocks.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
             self.disruptions.forget(&before.gang_uid);
-            for key in self.drains.forget(&before.gang_uid) {
-                self.agenda.gang(&key);
-            }
+            self.forget_drains(&before.gang_uid);
             self.forcing.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.

@@ -72,7 +72,7 @@ pub(crate) fn after(
 }
 
 /// Whether somebody wants the gang, or all of its Team, not to start.
-fn is_held_back(context: PollContext<'_>, gang: &Gang, team: &str) -> bool {
+pub(crate) fn is_held_back(context: PollContext<'_>, gang: &Gang, team: &str) -> bool {
     let team = context.index.team(team);
     gang.spec.suspend || team.is_none_or(|team| team.spec.stop != Stop::None)
 }
