@@ -197,7 +197,8 @@ impl Seen {
     pub(super) fn gone_since(&self, uids: &BTreeSet<String>) -> Option<Instant> {
         let gone = uids.iter().map(|uid| {
             let pod = self.pods.get(uid)?;
-            pod.gone_at.or(pod.ended_at.filter(|_| !pod.is_deleted))
+            pod.gone_at
+                .or_else(|| pod.ended_at.filter(|_| !pod.is_deleted))
         });
         let gone: Option<Vec<Instant>> = gone.collect();
         gone?.into_iter().max()

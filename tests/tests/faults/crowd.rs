@@ -99,8 +99,9 @@ async fn an_evicted_gang_keeps_its_quota_before_those_that_wait_behind_it(
     gangs::wait_for_phase(&client, "keeps", &waiting, &[GangPhase::Pending]).await?;
     let gpu = first.gpu_of(cluster, 0).await?;
     gpu.inject(Fault::Xid(48))?;
+    let first_gang = first.gang();
     let judged = async {
-        let evicted = wait_for_fault_eviction(&client, "keeps", &first.gang(), &gpu);
+        let evicted = wait_for_fault_eviction(&client, "keeps", &first_gang, &gpu);
         let status = evicted.await?.0.status.unwrap_or_default();
         let recovers_from = status.recovery.as_ref().map(|recovery| recovery.attempt);
         ensure!(

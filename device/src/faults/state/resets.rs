@@ -126,22 +126,22 @@ mod tests {
             recovery_action: Some(1),
             ..Condition::default()
         };
-        let needs_none = Condition {
+        let in_order = Condition {
             recovery_action: Some(0),
             ..Condition::default()
         };
-        for condition in [&needs_one, &needs_none] {
+        for condition in [&needs_one, &in_order] {
             let _ = state.look(&Catalogue::shipped(), GPU, condition, &known, 0);
         }
-        let whole = state.proved(GPU, &needs_none, 0);
+        let whole = state.proved(GPU, &in_order, 0);
         let bounded = Recovery {
             mark: begun,
             ..whole[0]
         };
         assert_eq!(recover(&mut state, &bounded), 0, "it is newer");
-        assert_eq!(state.proved(GPU, &needs_none, 0), whole);
+        assert_eq!(state.proved(GPU, &in_order, 0), whole);
         assert_eq!(recover(&mut state, &whole[0]), 1);
-        assert!(state.proved(GPU, &needs_none, 0).is_empty());
+        assert!(state.proved(GPU, &in_order, 0).is_empty());
         assert!(state.gpus().is_empty(), "nothing is left to remember");
     }
 

@@ -90,10 +90,9 @@ fn judge(ended: Ended, before: u64) -> Outcome {
     match ended.how {
         How::Exited(0) => Outcome::InOrder(before),
         How::Exited(status) => Outcome::OutOfOrder(Some(status), ended),
-        How::Killed(SIGKILL) => Outcome::NotRun(ended),
+        How::Killed(SIGKILL) | How::NotRun(_) => Outcome::NotRun(ended),
         How::Killed(_) | How::Late | How::Stuck => Outcome::OutOfOrder(None, ended),
         How::Stopped => Outcome::NotNow("it was ended, for the GPU is wanted".to_owned()),
-        How::NotRun(_) => Outcome::NotRun(ended),
     }
 }
 

@@ -251,7 +251,7 @@ impl Resets {
     fn since_last(&self, uuid: &str, resets: Option<u32>) -> Option<Duration> {
         let earlier = resets.is_some_and(|resets| resets > 0);
         let ended = self.ended.get(uuid).copied();
-        let last = ended.or(earlier.then_some(self.begun));
+        let last = ended.or_else(|| earlier.then_some(self.begun));
         last.map(|last| last.elapsed())
     }
 }
