@@ -202,8 +202,8 @@ impl Work {
             .ungate_carefully(extender == ExtenderState::Unreliable);
         self.metrics.set_extender(extender);
         let begun = Instant::now();
-        let follows = |polled_at| begun.saturating_duration_since(polled_at) <= PAUSE;
-        if !self.polled_at.is_some_and(follows) {
+        let pauses = |polled_at| begun.saturating_duration_since(polled_at) > PAUSE;
+        if self.polled_at.is_none_or(pauses) {
             self.busy_since = begun;
         }
         let effects = self.machine.poll(self.time.now());
