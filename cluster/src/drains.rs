@@ -47,6 +47,13 @@ pub fn of_rule(rule: &DeviceTaintRule) -> Option<String> {
     Some(format!("is drained by DeviceTaintRule {name} ({says})"))
 }
 
+/// Why this device is drained by the rule, for people; `None`: the rule does not select it, or lets it be given out.
+pub fn of_device(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> Option<String> {
+    taint_rules::selects(rule, driver, pool, device)
+        .then(|| of_rule(rule))
+        .flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -112,6 +119,26 @@ mod tests {
                     "is drained by DeviceTaintRule swap (example.com/swap: \"bob.xid\")"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn a_rule_drains_the_devices_that_it_selects_and_no_others() {
+        let rule: DeviceTaintRule = serde_json::from_value(json!({
+            "metadata": {"name": "swap"},
+            "spec": {
+                "deviceSelector": {"driver": keys::DRIVER, "pool": "n0"},
+                "taint": {"key": "example.com/swap", "effect": "NoSchedule"},
+            },
+        }))
+        .unwrap();
+        for (driver, pool, is_drained) in [
+            (keys::DRIVER, "n0", true),
+            (keys::DRIVER, "n1", false),
+            ("nic", "n0", false),
+        ] {
+            let found = of_device(&rule, driver, pool, "gpu-0");
+            assert_eq!(found.is_some(), is_drained, "{driver} {pool}");
         }
     }
 }

@@ -23,15 +23,15 @@ pub struct TaintedDevices {
     is_fault: bool,
 }
 
-impl TaintedDevices {
-    /// Whether that device is one of them.
-    pub fn selects(&self, driver: &str, pool: &str, device: &str) -> bool {
-        let is_meant =
-            |named: &Option<String>, name: &str| named.as_deref().is_none_or(|named| named == name);
-        is_meant(&self.driver, driver)
-            && is_meant(&self.pool, pool)
-            && is_meant(&self.device, device)
-    }
+/// Whether the rule is about that device, whatever it says of it. It copies nothing, as there may be a rule for each device.
+pub(crate) fn selects(rule: &DeviceTaintRule, driver: &str, pool: &str, device: &str) -> bool {
+    let is_meant =
+        |named: &Option<String>, name: &str| named.as_deref().is_none_or(|named| named == name);
+    rule.spec.device_selector.as_ref().is_some_and(|selector| {
+        is_meant(&selector.driver, driver)
+            && is_meant(&selector.pool, pool)
+            && is_meant(&selector.device, device)
+    })
 }
 
 /// What a rule keeps from being given out; `None`: nothing.

@@ -45,15 +45,18 @@ use muster_serve::{
 };
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
+pub(crate) use self::budget::MANAGED_BY;
 use self::{
-    budget::{MANAGED_BY, Ours, Wanted, Whose},
-    table::{Step, Table},
+    budget::{Ours, Wanted, Whose},
+    table::{Others, Step, Table},
 };
 
 /// Budgets that are seen to at the same time.
 const AT_ONCE: usize = 4;
-/// Pause after a call that failed.
+/// Pause after a call that failed, doubled with each that fails after it.
 const RETRY: Duration = Duration::from_secs(5);
+/// Longest pause: a quota or a policy may refuse the budgets of a namespace for good.
+const MOST_PAUSE: Duration = Duration::from_mins(5);
 /// How often it is looked without a reason.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Who reports in Events.
@@ -84,7 +87,7 @@ impl Gangs {
             Change::Applied(Object::Gang(gang)) => self.table().apply_gang(gang),
             Change::Deleted(key) if key.kind == Kind::Gang => {
                 let name = NamespacedName::new(&*key.namespace, &*key.name);
-                self.table().set_wanted(name, None)
+                self.table().forget_gang(name)
             }
             Change::ListedKeys(Kind::Gang, keys) => self.table().keep_gangs(keys),
             Change::Listed(Kind::Gang, objects) => {
@@ -116,10 +119,17 @@ pub struct Keeper {
     gangs: Gangs,
     /// Which instance reports.
     instance: String,
-    /// Not before.
-    later: BTreeMap<NamespacedName, Instant>,
-    /// UIDs of Gangs of which it was told that they have somebody else's budget.
-    told: BTreeMap<NamespacedName, String>,
+    /// Those of which a call failed.
+    later: BTreeMap<NamespacedName, Later>,
+}
+
+/// A gang of which a call failed.
+#[derive(Debug)]
+struct Later {
+    /// Not before; `None`: that has come.
+    at: Option<Instant>,
+    /// The last pause.
+    pause: Duration,
 }
 
 /// What came of a step.
@@ -134,7 +144,6 @@ impl Keeper {
             gangs: gangs.clone(),
             instance,
             later: BTreeMap::new(),
-            told: BTreeMap::new(),
         };
         (keeper, gangs)
     }
@@ -172,19 +181,32 @@ impl Keeper {
         if !table.gangs_are_listed || !table.budgets_are_listed {
             return next;
         }
-        let due: Vec<NamespacedName> = table.due.iter().cloned().collect();
-        for gang in due {
-            if under_way.len() >= AT_ONCE {
-                // One that ends starts the next.
-                break;
+        for (gang, later) in &mut self.later {
+            match later.at {
+                Some(at) if at > now => next = next.min(at),
+                Some(_) => {
+                    later.at = None;
+                    table.due.insert(gang.clone());
+                }
+                None => {}
             }
-            if let Some(again) = self.later.get(&gang).filter(|again| **again > now) {
-                next = next.min(*again);
+        }
+        // One that ends starts the next.
+        while under_way.len() < AT_ONCE {
+            let Some(gang) = table.take_due() else {
+                break;
+            };
+            // It is due again when its pause is over.
+            if self
+                .later
+                .get(&gang)
+                .is_some_and(|later| later.at.is_some())
+            {
                 continue;
             }
-            table.due.remove(&gang);
             let step = table.step(&gang);
             if matches!(step, Step::Nothing) {
+                self.later.remove(&gang);
                 continue;
             }
             let client = client.clone();
@@ -193,25 +215,29 @@ impl Keeper {
                 (gang, seen)
             });
         }
-        self.later.retain(|_, again| *again > now);
         next
     }
 
     async fn settle(&mut self, client: &Client, (gang, seen): Stepped) {
         match seen {
             Ok(Seen::Done) => {
-                self.told.remove(&gang);
+                self.later.remove(&gang);
+                self.gangs.table().told.remove(&gang);
             }
             Ok(Seen::Other(wanted, other)) => {
-                if self.told.get(&gang) != Some(&wanted.gang_uid) {
+                self.later.remove(&gang);
+                let uid = wanted.gang_uid.clone();
+                let told = self.gangs.table().told.insert(gang, uid);
+                if told.as_ref() != Some(&wanted.gang_uid) {
                     self.tell(client, &wanted, &other).await;
-                    self.told.insert(gang, wanted.gang_uid);
                 }
             }
             Err(error) => {
-                tracing::warn!(?gang, %error, "the PodDisruptionBudget of a gang could not be seen to; trying again");
-                self.gangs.table().due.insert(gang.clone());
-                self.later.insert(gang, Instant::now() + RETRY);
+                let before = self.later.get(&gang);
+                let pause = before.map_or(RETRY, |before| (before.pause * 2).min(MOST_PAUSE));
+                tracing::warn!(?gang, ?pause, %error, "the PodDisruptionBudget of a gang could not be seen to; trying again");
+                let at = Some(Instant::now() + pause);
+                self.later.insert(gang, Later { at, pause });
             }
         }
     }
@@ -324,7 +350,7 @@ async fn remove(
 async fn select_any(
     client: &Client,
     wanted: &Wanted,
-    others: &BTreeMap<String, Selector>,
+    others: &Others,
 ) -> Result<Option<String>, CallError> {
     let pods: Api<Pod> = Api::namespaced(client.clone(), &wanted.gang.namespace);
     let which = ListParams::default().labels_from(&wanted.selector());

@@ -10,7 +10,9 @@
 
 use std::{fmt, io::Write};
 
-use k8s_openapi::api::{batch::v1::Job, core::v1::Pod, resource::v1::ResourceClaim};
+use k8s_openapi::api::{
+    batch::v1::Job, core::v1::Pod, policy::v1::PodDisruptionBudget, resource::v1::ResourceClaim,
+};
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::{NodeDevices, keys};
 use muster_cluster::pod_rules::is_marked;
@@ -21,6 +23,7 @@ use muster_serve::{
 
 use crate::{
     args::CheckUninstallArgs,
+    disruption_budgets::MANAGED_BY,
     listing::{Names, each, with_causes},
     take_down,
 };
@@ -32,6 +35,7 @@ pub struct Remaining {
     suspended: Names,
     held: Names,
     permitted: Names,
+    budgets: Names,
 }
 
 /// What was found.
@@ -152,6 +156,14 @@ async fn look(client: &Client) -> Result<Found, CallError> {
         Err(error) if error.status_code() == Some(404) => {}
         listed => listed?,
     }
+    // Their Gangs stay after Muster, and they with them.
+    let (key, value) = MANAGED_BY;
+    each(
+        &Api::<PodDisruptionBudget>::all(client.clone()),
+        ListParams::default().labels(&format!("{key}={value}")),
+        |budget| remaining.budgets.add_object(budget),
+    )
+    .await?;
     Ok(found)
 }
 
@@ -248,6 +260,15 @@ impl fmt::Display for Remaining {
                 keys::PERMITS_FINALIZER
             )?;
         }
+        if self.budgets.count() > 0 {
+            let (key, value) = MANAGED_BY;
+            writeln!(
+                formatter,
+                "BudgetsLeft: PodDisruptionBudgets of gangs, which would hold drains off for ever: {}. Set recovery.onCordon=Nothing and \
+                 wait, or delete those with the label {key}={value}.",
+                self.budgets
+            )?;
+        }
         Ok(())
     }
 }
@@ -290,6 +311,10 @@ mod tests {
         json!({"metadata": {"name": name, "finalizers": finalizers}, "spec": {"nodeUid": "u", "leaderEpoch": 1}})
     }
 
+    fn budget(name: &str) -> Value {
+        json!({"metadata": {"namespace": "ml", "name": name}, "spec": {"minAvailable": 2}})
+    }
+
     #[tokio::test]
     async fn what_only_muster_can_end_is_counted_on_every_page_and_named() {
         let user = json!([{"resource": "pods", "name": "p", "uid": "u"}]);
@@ -327,13 +352,18 @@ mod tests {
                     node("c", &json!([])),
                 ],
             ),
+            list("PodDisruptionBudgetList", "", &[budget("train")]),
         ]);
         let remaining = look(&api.client()).await.unwrap().remaining;
         assert_eq!(remaining.gated.count(), 6);
         assert_eq!(remaining.suspended.first(), ["ml/ours"]);
         assert_eq!(remaining.held.first(), ["ml/used"]);
         assert_eq!(remaining.permitted.first(), ["a"]);
+        assert_eq!(remaining.budgets.first(), ["ml/train"]);
         let asked = api.asked();
+        let of_budgets = &asked.last().unwrap().query;
+        let is_ours = of_budgets.contains("managed-by%3Dmuster-controller");
+        assert!(is_ours, "{of_budgets}");
         assert!(
             asked[0].query.contains("status.phase%3DPending"),
             "{}",
@@ -351,6 +381,7 @@ mod tests {
             "SuspendedJobs: ",
             "HeldClaims: ",
             "PermitsLeft: nodes on which gangs hold devices, or have not proved yet that they gave them back: 1 (a)",
+            "BudgetsLeft: ",
         ] {
             assert!(text.contains(word), "{word}: {text}");
         }
@@ -365,7 +396,8 @@ mod tests {
             "",
             &[node("a", &json!(["muster.dev/permits"]))],
         );
-        let api = ScriptedApi::new(nothing.clone().into_iter().chain([nodes]));
+        let budgets = || list("PodDisruptionBudgetList", "", &[]);
+        let api = ScriptedApi::new(nothing.clone().into_iter().chain([nodes, budgets()]));
         let remaining = look(&api.client()).await.unwrap().remaining;
         assert!(!remaining.is_empty());
         let text = remaining.to_string();
@@ -373,7 +405,9 @@ mod tests {
             assert!(text.contains(part), "{part}: {text}");
         }
         // Where the definitions are gone, so are the permits.
-        let gone = nothing.into_iter().chain([failure(404, "not found")]);
+        let gone = nothing
+            .into_iter()
+            .chain([failure(404, "not found"), budgets()]);
         assert!(
             look(&ScriptedApi::new(gone).client())
                 .await
@@ -407,8 +441,14 @@ mod tests {
         }
     }
 
-    fn nothing() -> [(u16, Value); 4] {
-        let kinds = ["PodList", "JobList", "ResourceClaimList", "NodeDevicesList"];
+    fn nothing() -> [(u16, Value); 5] {
+        let kinds = [
+            "PodList",
+            "JobList",
+            "ResourceClaimList",
+            "NodeDevicesList",
+            "PodDisruptionBudgetList",
+        ];
         kinds.map(|kind| list(kind, "", &[]))
     }
 

@@ -34,7 +34,7 @@ use crate::{
     enumerate,
     faults::{
         self,
-        remedy::{self, running::Checks, settings::Remedies, tell::Teller},
+        remedy::{self, others::Others, running::Checks, settings::Remedies, tell::Teller},
     },
     hardware::Hardware,
     kubelet::{health::Health, serve},
@@ -402,6 +402,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         shutdown,
     );
     let (node_devices_sender, node_devices) = value::channel(None);
+    let managed = ManagedPods::new(args.extended_resources.listed())?;
     remedy::spawn(
         remedy::Settings {
             remedies: args.remedies.clone(),
@@ -412,6 +413,10 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
                 instance,
                 proc: args.proc_dir.clone(),
                 root: args.driver_root.clone(),
+                others: Others {
+                    socket: args.pod_resources_socket.clone(),
+                    managed: managed.clone(),
+                },
                 gpus: enumerated.gpus.clone(),
                 checks,
                 metrics: metrics.clone(),
@@ -470,7 +475,6 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         gpus: enumerated.gpus.clone(),
         policy,
     };
-    let managed = ManagedPods::new(args.extended_resources.listed())?;
     let remembered = Remembered::load(&store);
     let (tainted_sender, bypassed) = value::channel(remembered.tainted());
     let settings = Settings {

@@ -17,7 +17,7 @@ use std::{
 };
 
 use common::*;
-use muster_engine::{GangUid, Node, State, Stop, Update, Why};
+use muster_engine::{GangUid, Node, Recovering, State, Stop, Timestamp, Update, Why};
 
 const SPINES: usize = 16;
 const LEAVES: usize = 20;
@@ -170,6 +170,24 @@ fn looks_at(state: &mut State, event: Update) -> (u64, usize, Vec<String>) {
     (state.visited() - before, judged, admitted(&decisions))
 }
 
+/// The attempt that holds a whole node ends by a fault.
+fn fails(at: usize, team: &str) -> Update {
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    let held = hold(&format!("h{at}"), team, &format!("n{at:05}"), &all);
+    Update::Recovering(Recovering {
+        gang: held.gang.clone(),
+        attempt: 1,
+        priority: 0,
+        queued_at: NOW,
+        may_be_preempted: true,
+        since: NOW,
+        until: Timestamp(600),
+        held: vec![held],
+        left: BTreeSet::new(),
+        domain: Vec::new(),
+    })
+}
+
 #[test]
 fn an_event_costs_the_same_with_50_000_gangs_of_1_000_teams_as_with_1_000_of_100() {
     let mut small = busy(1_000, 100, 1_000);
@@ -187,6 +205,7 @@ fn an_event_costs_the_same_with_50_000_gangs_of_1_000_teams_as_with_1_000_of_100
             0,
         ),
         ("a node changes", Update::Node(cordoned("n00950")), 0),
+        ("an attempt fails", fails(9, "team-9"), 0),
     ] {
         let few = looks_at(&mut small, happens.clone());
         let many = looks_at(&mut large, happens);
@@ -253,6 +272,7 @@ fn of_50_000_gangs_only_those_are_explained_anew_whose_team_an_event_touches() {
             9,
             40,
         ),
+        ("an attempt fails", fails(2_007, "team-7"), 7, 1),
     ] {
         let anew = explained_anew(&mut state, event);
         println!("{what}: {} explained anew", anew.len());

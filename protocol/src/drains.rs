@@ -3,10 +3,11 @@
 //!
 //! **Only who has a place elsewhere is moved.** The engine looks for one without what is drained, and without the nodes where those go that are being
 //! moved already; it is looked again every half a minute. Whoever has none stays, and is told what is missing. The gangs of one node are moved after those of
-//! another: a node's turn lasts until its gangs run again, or have waited for ten minutes.
+//! another: a node's turn lasts until its gangs run again, or have waited for ten minutes. Whoever would not start again, since nobody makes its pods or it is
+//! held back, is not moved, and told so.
 //!
 //! **Nothing on hearsay** (S18): a watch may lag, and the cordon be over. So the Node, or the rule, is read uncached by a read that is begun after the drain was seen,
-//! and has to say the same.
+//! and not half a minute ago. It has to say the same of that very gang, whose pods may tolerate what drains others. A gang of which it does not keeps nobody waiting.
 //!
 //! **No breaker counts it**, since a person asked for it; while the breaker is open, or recovery only observes, it is told only.
 //!
@@ -18,17 +19,19 @@ mod table;
 
 use std::{cell::Cell, collections::BTreeSet};
 
+use k8s_openapi::api::core::v1::Toleration;
 use muster_api::{Gang, Reason};
 use muster_cluster::{
     drains,
-    formed::{GangKey, PendingReason, has_ended},
+    formed::{PendingReason, has_ended},
     object::{Kind, Object, ObjectKey},
+    pod::controller,
     pools::device_name,
     rank_state::RankState,
 };
 use muster_engine::{
     self as engine, Elsewhere, NodeName,
-    recovery::{DrainAction, DrainFacts, Stays, drain},
+    recovery::{DrainAction, DrainFacts, Ends, Stays, drain},
 };
 
 pub(crate) use self::table::Drains;
@@ -38,15 +41,25 @@ use crate::{
     admission::evict,
     admission::plan::{Plan, Rank},
     faults,
+    objects::is_terminal,
+    outward::recovery,
     poll_context::PollContext,
 };
 
+/// What is drained of the node of a rank.
+#[derive(Clone, Debug, PartialEq)]
+enum Part {
+    /// All of it, for a pod that tolerates this.
+    All(Box<[Toleration]>),
+    /// A device, by its driver, pool and name.
+    Device([Box<str>; 3]),
+}
+
 /// A rank on what is drained.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct DrainedRank {
     node: NodeName,
-    /// Whether all of the node is drained, and not a device of it.
-    is_node: bool,
+    part: Part,
     /// What says so.
     object: ObjectKey,
     /// Which rank, and how, for people.
@@ -54,12 +67,29 @@ struct DrainedRank {
 }
 
 /// What is drained under an attempt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Drained {
     /// The rank on the first node by name.
     first: DrainedRank,
     /// The nodes of which all is drained.
     nodes: BTreeSet<NodeName>,
+    /// Why the attempt is not moved wherever there is room, for people, if it is not.
+    left: Option<&'static str>,
+}
+
+impl Part {
+    /// Whether the object says, as it is stored, that this is drained.
+    fn is_drained_by(&self, stored: &Object) -> bool {
+        match (self, stored) {
+            (Self::All(tolerations), Object::Node(node)) => {
+                drains::of_node(node, tolerations).is_some()
+            }
+            (Self::Device([driver, pool, device]), Object::DeviceTaintRule(rule)) => {
+                drains::of_device(rule, driver, pool, device).is_some()
+            }
+            _ => false,
+        }
+    }
 }
 
 /// What is found about the drain that concerns an attempt.
@@ -70,8 +100,7 @@ struct Found {
     object: ObjectKey,
 }
 
-/// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place. One that is never
-/// moved has no turn, or others would wait for it.
+/// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place.
 fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained> {
     let may_be_moved = context.config.recovery.on_cordon == OnCordon::Move
         && context.config.mode == Mode::Enforce
@@ -89,13 +118,33 @@ fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained
             _ => return None,
         }
     }
-    let whole = ranks.iter().filter(|rank| rank.is_node);
+    let whole = ranks
+        .iter()
+        .filter(|rank| matches!(rank.part, Part::All(_)));
     let nodes = whole.map(|rank| rank.node.clone()).collect();
     // Of several on one node the first by rank: `min_by` takes the first.
     let first = ranks
         .into_iter()
         .min_by(|one, other| one.node.cmp(&other.node))?;
-    (!evict::is_left_to_its_jobs(context, plan)).then_some(Drained { first, nodes })
+    Some(Drained {
+        first,
+        nodes,
+        left: left(context, gang, plan),
+    })
+}
+
+/// Why an attempt all of which runs is not moved wherever there is room, for people: a drain costs a gang a restart, not its work.
+fn left(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<&'static str> {
+    if recovery::is_held_back(context, gang, &plan.team) {
+        return Some("its Team or its Gang is on hold, and it would not start again");
+    }
+    if evict::is_left_to_its_jobs(context, plan) {
+        return Some("its Job would not make its pods again");
+    }
+    let pods = plan.ranks.iter();
+    let mut pods = pods.filter_map(|rank| context.index.pod_by_uid(&rank.pod));
+    let is_nobodys = pods.any(|pod| !is_terminal(pod) && controller(pod).is_none());
+    is_nobodys.then_some("nobody would make its pods again")
 }
 
 fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<DrainedRank> {
@@ -112,7 +161,7 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     if let Some(how) = by_node {
         return Some(DrainedRank {
             node: name.as_str().into(),
-            is_node: true,
+            part: Part::All(tolerations.unwrap_or_default().into()),
             object: object(Kind::Node, name.as_str()),
             says: format!("rank {place}: node {name} {how}"),
         });
@@ -124,10 +173,11 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     own.find_map(|device| {
         let (driver, pool, device) = (&*device.driver, &*device.pool, &*device.device);
         let (rule, how) = context.index.rule_draining(driver, pool, device)?;
+        let part = Part::Device([driver, pool, device].map(Box::from));
         let device = device_name(driver, pool, device);
         Some(DrainedRank {
             node: name.as_str().into(),
-            is_node: false,
+            part,
             object: object(Kind::DeviceTaintRule, rule.as_str()),
             says: format!("rank {place}: device {device} of node {name} {how}"),
         })
@@ -200,14 +250,20 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
     let DrainedRank {
         node, object, says, ..
     } = &entry.drained.first;
-    let turn_of = drains.turn_of_another(&plan.gang_uid, node);
     let halt = context.breaker.halt_text();
+    let ends = match &halt {
+        _ if !faults::acts(context) => Ends::Observes,
+        Some(_) => Ends::Halted,
+        None => Ends::Acts,
+    };
     let action = drain(DrainFacts {
-        acts: faults::acts(context),
-        is_halted: halt.is_some(),
-        turn_of,
+        ends,
+        is_left: entry.drained.left.is_some(),
+        is_others_turn: drains.is_turn_of_another(&plan.gang_uid, node),
         elsewhere: entry.elsewhere.as_ref(),
-        is_confirmed: drains.confirms(object, entry.seen_at),
+        is_confirmed: entry
+            .confirmed_until()
+            .is_some_and(|until| !context.has_come(until)),
     });
     let follows = match action {
         DrainAction::Move | DrainAction::Confirm => "it is moved elsewhere".to_owned(),
@@ -219,9 +275,13 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
             "it would be moved elsewhere, but recovery only observes".to_owned()
         }
         DrainAction::Stay(Stays::Halted) => halt.unwrap_or_default(),
+        DrainAction::Stay(Stays::Left) => {
+            let why = entry.drained.left.unwrap_or_default();
+            format!("it is not moved, since {why}")
+        }
+        // Which node that is would be written to all who wait, turn by turn.
         DrainAction::Stay(Stays::Later) => {
-            let other = turn_of.map_or("", NodeName::as_str);
-            format!("it stays until the gangs of node {other} have been moved")
+            "it stays until the gangs of another node have been moved".to_owned()
         }
         DrainAction::Stay(Stays::NoPlace) => match &entry.elsewhere {
             Some(Elsewhere::Nowhere(lacks)) => {
@@ -293,7 +353,8 @@ impl Machine {
         let drained = carried.and_then(|(gang, plan)| drained(context, gang, plan));
         let acts = faults::acts(context);
         if let Some(((gang, plan), drained)) = carried.zip(drained) {
-            for rank in plan.ranks.iter().filter(|_| acts) {
+            let may_move = acts && drained.left.is_none();
+            for rank in plan.ranks.iter().filter(|_| may_move) {
                 drains.is_any_anew |= self.index.plan_anew(&rank.pod, true);
             }
             drains.note(self.context(epoch, now, wake), plan, gang, drained);
@@ -306,6 +367,17 @@ impl Machine {
         self.drains = drains;
         for key in &next {
             self.agenda.gang(key);
+        }
+    }
+
+    /// A Gang is gone. Its pods may live on.
+    pub(crate) fn forget_drains(&mut self, gang_uid: &str) {
+        let entry = self.drains.remove(gang_uid);
+        for pod in entry.iter().flat_map(|entry| &entry.pods) {
+            self.index.plan_anew(pod, false);
+        }
+        for key in self.drains.forget_moving(gang_uid) {
+            self.agenda.gang(&key);
         }
     }
 
@@ -324,19 +396,12 @@ impl Machine {
         let Some((object, begun_at)) = self.drains.checks.under_way.remove(&effect) else {
             return false;
         };
-        let is_drained = match outcome {
-            Outcome::Done(Some(Object::Node(node))) => drains::of_node(node, &[]).is_some(),
-            Outcome::Done(Some(Object::DeviceTaintRule(rule))) => drains::of_rule(rule).is_some(),
-            _ => false,
+        let stored = match outcome {
+            Outcome::Done(stored) => stored.as_ref(),
+            _ => None,
         };
-        let entries = self.drains.entries.values();
-        let concerned = entries.filter(|entry| entry.drained.first.object == object);
-        let concerned: Vec<GangKey> = concerned.map(|entry| entry.key.clone()).collect();
-        for key in &concerned {
-            self.agenda.gang(key);
-        }
-        if is_drained && !concerned.is_empty() {
-            self.drains.checks.confirmed_at.insert(object, begun_at);
+        for key in self.drains.take_answer(&object, begun_at, stored) {
+            self.agenda.gang(&key);
         }
         true
     }

@@ -12,6 +12,7 @@ use muster_api::{
 };
 use serde_json::Value;
 
+use crate::outward::force;
 use muster_cluster::object::{Kind, Object, ObjectKey};
 
 /// Number of an effect, unique within one leadership.
@@ -146,6 +147,8 @@ pub enum ApiRequest {
         key: ObjectKey,
         /// Its UID: one made again under the same name is not meant.
         uid: String,
+        /// What it is given instead, in seconds. Where its own is 0 that would be a deletion by force.
+        grace_period_seconds: Option<u32>,
     },
     /// Deletes a pod of an attempt that is over and that does not die, without any grace period: its kubelet is not waited for.
     ForceDeletePod {
@@ -255,6 +258,12 @@ impl ApiRequest {
     /// anew.
     pub(crate) fn is_judged_anew(&self) -> bool {
         matches!(self, Self::ForceDeletePod { .. })
+    }
+
+    /// How long it may wait for its turn, in seconds: what was read for it is not new any more after that. Whoever is to send it does not
+    /// then, and answers [`Outcome::Unknown`]. `None`: as long as it takes.
+    pub fn expires_after_seconds(&self) -> Option<u64> {
+        self.is_judged_anew().then_some(force::FRESH_SECONDS)
     }
 
     /// The object that is written; `None` for an Event and for reads.

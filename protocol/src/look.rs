@@ -367,6 +367,11 @@ impl Machine {
             }
             _ => true,
         };
+        let was_ready = before.is_some_and(|node| place::is_ready(node));
+        if after.is_some_and(place::is_ready) && !was_ready {
+            // By the next look it may be gone, or silent, again.
+            self.health.note_ready(name);
+        }
         self.news.nodes.insert(name.to_owned());
         if other {
             self.news.other_nodes.insert(name.to_owned());
@@ -1075,9 +1080,7 @@ impl Machine {
             self.clocks.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
             self.disruptions.forget(&before.gang_uid);
-            for key in self.drains.forget(&before.gang_uid) {
-                self.agenda.gang(&key);
-            }
+            self.forget_drains(&before.gang_uid);
             self.forcing.forget(&before.gang_uid);
         }
         // Nobody is evicted for a gang before that says so.

@@ -102,7 +102,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
                 })
             })
         }
-        ApiRequest::DeletePod { key, uid } => {
+        ApiRequest::DeletePod { key, uid, .. } => {
             return match api.delete(key, Precondition::uid(uid)) {
                 Ok(()) => Outcome::Done(api.object(key).cloned()),
                 Err(failure) => outcome(Err(failure)),

@@ -144,7 +144,7 @@ pub fn run(seed: u64, options: &Options) -> Report {
         cancelled: scenario.gangs.len() - wanted.len(),
         given_up: world.owners.given_up().clone(),
         waited_for_claims: world.invariants.waited_for_claims(),
-        tally: world.invariants.tally().clone(),
+        tally: world.invariants.tally(),
         requested: world.controllers.requested(),
         matrix: world.matrix.clone(),
         faults: world.faults.injected().clone(),

@@ -15,10 +15,12 @@ use muster_sim::{
 const RUNS: u64 = 60;
 
 /// What goes wrong.
-const FAULTS: [(Fault, u64); 13] = [
+const FAULTS: [(Fault, u64); 15] = [
     (Fault::PodsHang, 6),
     (Fault::KubeletSilent, 5),
     (Fault::MachineOff, 3),
+    (Fault::MachineLost, 2),
+    (Fault::NodeMadeAgain, 3),
     (Fault::GpuBreaks, 3),
     (Fault::Delete, 6),
     (Fault::RankFails, 3),
@@ -47,7 +49,7 @@ fn nothing_is_forced_that_may_live_and_nothing_is_released_by_force() {
         trace_lines: number("MUSTER_TRACE").and_then(|lines| usize::try_from(lines).ok()),
         ..Options::default()
     };
-    let mut forced = 0;
+    let mut tally: BTreeMap<String, u64> = BTreeMap::new();
     let mut faults: BTreeMap<Fault, u64> = BTreeMap::new();
     let mut broken = Vec::new();
     for report in seeds::all(first..first + runs, |seed| run(seed, &options)) {
@@ -56,13 +58,14 @@ fn nothing_is_forced_that_may_live_and_nothing_is_released_by_force() {
             broken.push(report);
             continue;
         }
-        let of_run = report.requested.get("ForceDeletePod").copied();
-        forced += of_run.unwrap_or_default();
+        for (what, times) in report.tally {
+            *tally.entry(what).or_default() += times;
+        }
         for (fault, times) in report.faults {
             *faults.entry(fault).or_default() += times;
         }
     }
-    println!("{runs} seeds from {first}: {forced} deletions by force; {faults:?}");
+    println!("{runs} seeds from {first}: {faults:?}; happened: {tally:#?}");
     if let Some(report) = broken.iter().min_by_key(|report| report.steps) {
         println!("{}", report.story);
         panic!(
@@ -72,7 +75,10 @@ fn nothing_is_forced_that_may_live_and_nothing_is_released_by_force() {
         );
     }
     if runs >= RUNS {
-        assert!(forced >= 5, "hardly any pod was deleted by force: {forced}");
+        for word in ["forced by a fence", "forced by consent"] {
+            let times = tally.get(word).copied().unwrap_or_default();
+            assert!(times >= 2, "hardly any pod was {word}: {tally:?}");
+        }
         for (fault, _) in FAULTS {
             assert!(faults.contains_key(&fault), "{fault:?} never happened");
         }

@@ -91,7 +91,7 @@ enum Bench {
         /// [default: all eight]
         #[arg(long = "case", value_name = "GRACE:DIED")]
         cases: Vec<String>,
-        /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; 0: none. [default: 5]
+        /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; 0: none. [default: 5, or --runs if that is less]
         #[arg(long)]
         node_loss_runs: Option<u32>,
         /// Shortens what decides about lost nodes; the report says so.

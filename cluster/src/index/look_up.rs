@@ -21,7 +21,6 @@ use crate::{
     gangs::{NamespaceTeam, default_tier},
     pod::{self, ObservedPod},
     pools::device_name,
-    taint_rules,
 };
 
 impl Index {
@@ -256,11 +255,8 @@ impl Index {
         }
         let mut rules = self.objects.device_taint_rules.iter();
         rules.find_map(|(name, rule)| {
-            let devices = taint_rules::tainted_by(rule)?;
-            let says = drains::of_rule(rule)?;
-            devices
-                .selects(driver, pool, device)
-                .then_some((name, says))
+            let says = drains::of_device(rule, driver, pool, device)?;
+            Some((name, says))
         })
     }
 

@@ -17,7 +17,7 @@ use muster_api::{Gang, GangPhase, keys};
 use muster_cluster::{gangs::is_named_after_pod, index::NamespacedName};
 
 /// Label by which our budgets are found, and its value.
-pub(super) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "muster-controller");
+pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "muster-controller");
 /// Label of the pods of a Job: the UID of that Job.
 const CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
 

@@ -1,6 +1,9 @@
 //! What is known of Gangs and budgets, and what follows for each gang.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{core::Selector, runtime::watcher};
@@ -21,14 +24,21 @@ pub(super) struct Table {
     /// What was listed so far, while a list is being received.
     listing: Option<Budgets>,
     pub(super) due: BTreeSet<NamespacedName>,
+    /// The namespace that had a turn last.
+    turn_of: String,
+    /// UIDs of Gangs of which it was told that they have somebody else's budget.
+    pub(super) told: BTreeMap<NamespacedName, String>,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Budgets {
     ours: BTreeMap<NamespacedName, Ours>,
     /// Those of others, by namespace and name, and whom they select.
-    others: BTreeMap<String, BTreeMap<String, Selector>>,
+    others: BTreeMap<String, Arc<Others>>,
 }
+
+/// Budgets of others in a namespace, and whom they select.
+pub(super) type Others = BTreeMap<String, Selector>;
 
 /// What is to be done about the budget of a gang.
 #[derive(Debug)]
@@ -41,14 +51,14 @@ pub(super) enum Step {
     /// Others have budgets in the namespace: whether they select pods of the gang is to be looked at.
     Look {
         wanted: Wanted,
-        others: BTreeMap<String, Selector>,
+        others: Arc<Others>,
         ours: Option<Ours>,
     },
 }
 
 impl Table {
     pub(super) fn apply_gang(&mut self, gang: &Gang) -> bool {
-        let wanted = Wanted::of(gang).filter(|_| self.moves_gangs);
+        let wanted = self.moves_gangs.then(|| Wanted::of(gang)).flatten();
         self.set_wanted(NamespacedName::of(&gang.metadata), wanted)
     }
 
@@ -63,6 +73,23 @@ impl Table {
         };
         self.due.insert(gang);
         true
+    }
+
+    /// A Gang is gone; whether that is news.
+    pub(super) fn forget_gang(&mut self, gang: NamespacedName) -> bool {
+        self.told.remove(&gang);
+        self.set_wanted(gang, None)
+    }
+
+    /// The next gang that is to be seen to. Namespaces take turns: one whose budgets come and go all the time holds up no other.
+    pub(super) fn take_due(&mut self) -> Option<NamespacedName> {
+        // No namespace is called like that, and none comes between.
+        let after = NamespacedName::new(format!("{}\0", self.turn_of), "");
+        let mut behind = self.due.range(after..);
+        let next = behind.next().or_else(|| self.due.first())?.clone();
+        self.due.remove(&next);
+        self.turn_of.clone_from(&next.namespace);
+        Some(next)
     }
 
     /// A list of all Gangs is complete: what it does not name is gone.
@@ -80,6 +107,7 @@ impl Table {
         for name in gone {
             self.set_wanted(name, None);
         }
+        self.told.retain(|name, _| names.contains(name));
         self.gangs_are_listed = true;
         true
     }
@@ -124,8 +152,9 @@ impl Table {
             self.due.insert(name);
             return;
         }
-        let in_namespace = self.wanted.keys();
-        let in_namespace = in_namespace.filter(|gang| gang.namespace == name.namespace);
+        let first = NamespacedName::new(name.namespace.clone(), "");
+        let from = self.wanted.range(first..).map(|(gang, _)| gang);
+        let in_namespace = from.take_while(|gang| gang.namespace == name.namespace);
         self.due.extend(in_namespace.cloned());
     }
 
@@ -142,7 +171,7 @@ impl Table {
         match others.filter(|others| !others.is_empty()) {
             Some(others) => Step::Look {
                 wanted: wanted.clone(),
-                others: others.clone(),
+                others: Arc::clone(others),
                 ours: ours.cloned(),
             },
             None if ours.is_none() => Step::Make(wanted.clone()),
@@ -172,7 +201,7 @@ impl Budgets {
             }
             Whose::Other(selector) => {
                 let others = self.others.entry(name.namespace).or_default();
-                others.insert(name.name, selector);
+                Arc::make_mut(others).insert(name.name, selector);
             }
             Whose::Nobody => {}
         }
@@ -181,7 +210,9 @@ impl Budgets {
     fn remove(&mut self, budget: &PodDisruptionBudget) {
         let name = NamespacedName::of(&budget.metadata);
         if let Some(others) = self.others.get_mut(&name.namespace) {
-            others.remove(&name.name);
+            if others.contains_key(&name.name) {
+                Arc::make_mut(others).remove(&name.name);
+            }
             if others.is_empty() {
                 self.others.remove(&name.namespace);
             }

@@ -191,3 +191,58 @@ async fn before_gangs_and_budgets_were_listed_nothing_is_done() {
     keeper.start(&api.client(), &mut under_way);
     assert_eq!(under_way.len(), 1);
 }
+
+#[test]
+fn a_namespace_whose_budgets_come_and_go_holds_up_no_other() {
+    let gangs = told(true, &[], Vec::new());
+    let mut table = gangs.table();
+    let of = |namespace: &str, gang: &str| NamespacedName::new(namespace, gang);
+    table.due.extend([of("b", "g"), of("c", "g")]);
+    let mut seen = Vec::new();
+    for _ in 0..5 {
+        // All gangs of one are due again and again.
+        table.due.extend([of("a", "g0"), of("a", "g1")]);
+        seen.push(table.take_due().unwrap().namespace);
+    }
+    assert_eq!(seen, ["a", "b", "c", "a", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_again_and_again_is_tried_ever_more_rarely() {
+    let (mut keeper, gangs) = Keeper::new(true, "test".to_owned());
+    let running = Object::Gang(gang("train", "Running"));
+    gangs.observe(&Change::Listed(Kind::Gang, vec![running]));
+    gangs.table().apply_budget(watcher::Event::Init);
+    gangs.table().apply_budget(watcher::Event::InitDone);
+    let api = ScriptedApi::new([]);
+    let mut pauses = Vec::new();
+    for _ in 0..8 {
+        let mut under_way = JoinSet::new();
+        keeper.start(&api.client(), &mut under_way);
+        assert_eq!(under_way.len(), 1);
+        let failed = Err(CallError::Timeout(CALL_LIMIT));
+        let stepped = (name("train"), failed);
+        keeper.settle(&api.client(), stepped).await;
+        let pause = keeper.later[&name("train")].pause;
+        pauses.push(pause.as_secs());
+        // A change meanwhile has it tried no sooner.
+        gangs.table().due.insert(name("train"));
+        let mut under_way = JoinSet::new();
+        keeper.start(&api.client(), &mut under_way);
+        assert!(under_way.is_empty());
+        tokio::time::advance(pause).await;
+    }
+    assert_eq!(pauses, [5, 10, 20, 40, 80, 160, 300, 300]);
+}
+
+#[test]
+fn what_was_told_of_a_gang_is_forgotten_with_it() {
+    let gangs = told(true, &[gang("train", "Running")], Vec::new());
+    let uid = "train-uid".to_owned();
+    gangs.table().told.insert(name("train"), uid);
+    let pending = Object::Gang(gang("train", "Pending"));
+    gangs.observe(&Change::Applied(pending.clone()));
+    assert_eq!(gangs.table().told.len(), 1, "once for each Gang");
+    gangs.observe(&Change::Deleted(pending.key()));
+    assert!(gangs.table().told.is_empty());
+}

@@ -295,6 +295,9 @@ impl Work {
 
     pub(super) fn start(&mut self) {
         while let Some(next) = self.next.take().or_else(|| self.waiting.pop()) {
+            let Some(next) = self.unless_expired(next) else {
+                continue;
+            };
             if !self.pace.take() {
                 self.next = Some(next);
                 break;
@@ -306,6 +309,27 @@ impl Work {
         for lane in Lane::ALL {
             self.metrics.set_waiting(lane, self.waiting.waiting(lane));
         }
+    }
+
+    /// What has waited for longer than it is right for is not sent; the machine judges it anew.
+    fn unless_expired(
+        &mut self,
+        next: (Place, (Effect, Instant)),
+    ) -> Option<(Place, (Effect, Instant))> {
+        let (place, (effect, since)) = &next;
+        let longest = effect.write.expires_after_seconds();
+        let longest = longest.map(Duration::from_secs);
+        if longest.is_none_or(|longest| since.elapsed() <= longest) {
+            return Some(next);
+        }
+        tracing::warn!(
+            effect = perform::name(&effect.write),
+            object = ?effect.write.target(),
+            "waited too long to be sent, and is judged anew"
+        );
+        self.waiting.finished(place);
+        self.machine.settle(effect.id, Outcome::Unknown);
+        None
     }
 
     fn spawn(&mut self, place: Place, effect: Effect) {
@@ -429,6 +453,34 @@ mod tests {
         let (place, call) = call(1);
         assert!(work.waiting.push(&place, call).is_none());
         assert_eq!(work.rests_until(), Some(polled_at + REST));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pod_is_not_deleted_by_force_by_what_was_read_long_ago() {
+        for (waited_seconds, sent) in [(10, 1), (11, 0)] {
+            let mut work = polled(1_000);
+            let key = ObjectKey {
+                kind: Kind::Pod,
+                namespace: "ml".to_owned(),
+                name: "train-0".to_owned(),
+            };
+            let force = ApiRequest::ForceDeletePod {
+                key,
+                uid: "uid".to_owned(),
+                resource_version: "7".to_owned(),
+            };
+            let effect = Effect {
+                id: EffectId(1),
+                write: Arc::new(force),
+            };
+            let place = Place::of(&effect.write, work.machine.index());
+            let waits = (effect, Instant::now());
+            assert!(work.waiting.push(&place, waits).is_none());
+            tokio::time::advance(Duration::from_secs(waited_seconds)).await;
+            work.start();
+            assert_eq!(work.under_way.len(), sent, "{waited_seconds} s");
+            assert_eq!(work.waiting.waiting(place.lane), 0);
+        }
     }
 
     /// A poll for each call that may be sent would find what the last one found.

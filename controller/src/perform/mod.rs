@@ -131,13 +131,18 @@ impl Performer {
             } => self.delete_node_devices(node, uid, resource_version).await,
             ApiRequest::PatchPod { key, patch } => self.patch_pod(key, patch).await,
             ApiRequest::PatchPodStatus { key, patch } => self.patch_pod_status(key, patch).await,
-            ApiRequest::DeletePod { key, uid } => {
+            ApiRequest::DeletePod {
+                key,
+                uid,
+                grace_period_seconds,
+            } => {
                 let only_it = Preconditions {
                     uid: Some(uid.clone()),
                     resource_version: None,
                 };
                 let params = DeleteParams {
                     preconditions: Some(only_it),
+                    grace_period_seconds: *grace_period_seconds,
                     ..DeleteParams::default()
                 };
                 self.delete_pod(key, &params).await

@@ -369,6 +369,7 @@ async fn an_evicted_pod_is_told_in_its_status_and_deleted_by_its_uid_with_a_grac
     let delete = ApiRequest::DeletePod {
         key: key(Kind::Pod, "team-a", "w-0"),
         uid: "u-1".to_owned(),
+        grace_period_seconds: None,
     };
     let ending = perform(&api, delete.clone()).await;
     assert!(
@@ -385,6 +386,18 @@ async fn an_evicted_pod_is_told_in_its_status_and_deleted_by_its_uid_with_a_grac
     assert_eq!(asked[1].what, format!("DELETE {path}"));
     assert_eq!(asked[1].body["preconditions"], json!({"uid": "u-1"}));
     assert_eq!(asked[1].body.get("gracePeriodSeconds"), None);
+}
+
+#[tokio::test]
+async fn an_evicted_pod_that_has_no_grace_of_its_own_is_given_some() {
+    let api = ScriptedApi::new([failure(409, "UID")]);
+    let delete = ApiRequest::DeletePod {
+        key: key(Kind::Pod, "team-a", "w-0"),
+        uid: "u-1".to_owned(),
+        grace_period_seconds: Some(1),
+    };
+    assert!(matches!(perform(&api, delete).await, Outcome::Conflict));
+    assert_eq!(api.asked()[0].body["gracePeriodSeconds"], json!(1));
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use axum::http::Uri;
 use muster_cluster::{index, managed::ManagedPods};
 use muster_controller::{
-    claim_templates,
+    claim_templates, disruption_budgets,
     extender_probe::ExtenderState,
     feed::Feed,
     leader::{Leader, Pace},
@@ -58,6 +58,7 @@ pub(crate) async fn take_over(url: Uri, limit: Duration) -> (Duration, String) {
         waiting_for_templates: claim_templates::Waiting::default(),
         refused_templates: watch::channel(claim_templates::Refused::new()).1,
         node_conditions: node_conditions::Reported::default(),
+        guarded_gangs: disruption_budgets::Gangs::default(),
         stop: stop.clone(),
     };
     let mut leading = tokio::spawn(leader.lead());

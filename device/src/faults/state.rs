@@ -271,7 +271,7 @@ impl FaultState {
                 faults.forget_occurrences();
                 faults.forget_need_of_reset();
             }
-            Proof::Reset => faults.forget_need_of_reset(),
+            Proof::Reset => faults.reset_is_taken_up(recovery.mark),
             Proof::Idle | Proof::LinksWork | Proof::Reboot => {}
         }
         self.forget_empty();

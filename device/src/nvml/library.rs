@@ -361,17 +361,21 @@ impl Session {
         self.uuids().insert(index, uuid.to_owned());
     }
 
-    /// The GPU, by its index, which must be known: to find one by its UUID NVML may ask the others, of which one may hang, and
-    /// where any is lost it may say that this one is.
-    pub(super) fn device(&self, uuid: &str) -> Result<Device<'_>, BackendError> {
-        let gone = |error| gone_or_failed(uuid, error);
+    /// The index that a GPU is known to have.
+    pub(super) fn index(&self, uuid: &str) -> Result<u32, BackendError> {
         let known = {
             let uuids = self.uuids();
             let found = uuids.iter().find(|(_, known)| *known == uuid);
             found.map(|(index, _)| *index)
         };
-        let anew = || BackendError::Failed("it was opened anew meanwhile".to_owned());
-        let index = known.ok_or_else(anew)?;
+        known.ok_or_else(|| BackendError::Failed("it was opened anew meanwhile".to_owned()))
+    }
+
+    /// The GPU, by its index, which must be known: to find one by its UUID NVML may ask the others, of which one may hang, and
+    /// where any is lost it may say that this one is.
+    pub(super) fn device(&self, uuid: &str) -> Result<Device<'_>, BackendError> {
+        let gone = |error| gone_or_failed(uuid, error);
+        let index = self.index(uuid)?;
         let device = self.nvml.device_by_index(index).map_err(gone)?;
         if device.uuid().map_err(gone)? == uuid {
             return Ok(device);

@@ -246,6 +246,18 @@ impl Backend {
         self.ask(lane, move |session| processes(session, &uuid))
     }
 
+    /// The number by which NVML, and with it NVIDIA's programs, name a GPU now. It says nothing in another boot, nor of a GPU's device.
+    pub fn index(&self, uuid: &str) -> Result<u32, BackendError> {
+        self.find(uuid)?;
+        let lane = Lane::Gpu(uuid.to_owned());
+        let uuid = uuid.to_owned();
+        self.ask(lane, move |session| {
+            // It is still that GPU's.
+            let _device = session.device(&uuid)?;
+            session.index(&uuid)
+        })
+    }
+
     /// Closes NVML, so that the kernel's module can be unloaded and a GPU be reset, and keeps it closed until what is returned is
     /// dropped; `cause` is what questions are told meanwhile. An error says that a call is stuck in it, or did not end in time: then
     /// it is not closed, and not kept from being opened again either.

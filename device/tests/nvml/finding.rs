@@ -5,7 +5,7 @@ use std::fs;
 use muster_device::BackendError;
 use nvidia_ml_mock::library;
 
-use crate::machine::{Machine, VERSION};
+use crate::machine::{Machine, VERSION, gpus};
 
 #[test]
 fn the_library_of_the_kernel_s_version_is_loaded_wherever_absolute_links_lead_in_the_root() {
@@ -53,6 +53,27 @@ fn the_library_is_loaded_from_where_the_root_s_loader_is_told_of_it() {
     let backend = machine.backend();
     assert_eq!(backend.gpus().unwrap().gpus.len(), 8);
     assert_eq!(backend.status().file, Some(file.canonicalize().unwrap()));
+}
+
+/// Programs of NVIDIA's name GPUs by it, and take the wrong one if it is another.
+#[test]
+fn the_index_of_a_gpu_is_nvml_s_whatever_its_place_in_pci_order_is() {
+    let machine = Machine::new();
+    let backend = machine.backend();
+    let listed = gpus(&backend);
+    let last = listed.last().unwrap();
+    assert_eq!(backend.index(&last.uuid), Ok(7));
+    // As NVML writes addresses.
+    let first = format!("0000{}", last.pci_bus_id.to_uppercase());
+    machine.change(|state| state.index_order = vec![first]);
+    let backend = machine.backend();
+    assert_eq!(gpus(&backend)[7].uuid, last.uuid, "in PCI order");
+    assert_eq!(backend.index(&last.uuid), Ok(0));
+    assert_eq!(backend.index(&listed[0].uuid), Ok(1));
+    assert_eq!(
+        backend.index("GPU-none"),
+        Err(BackendError::Gone("GPU-none".to_owned()))
+    );
 }
 
 #[test]

@@ -213,6 +213,11 @@ impl Eye {
         self.postponed().log_is_read(is_so, Instant::now());
     }
 
+    /// Whether faults are heard of while NVML is closed.
+    pub(super) fn hears_the_log(&self) -> bool {
+        self.postponed().is_log_read()
+    }
+
     fn saw(
         &self,
         catalogue: &Catalogue,

@@ -42,6 +42,11 @@ impl Postponed {
         }
     }
 
+    /// Whether the log can be read.
+    pub(super) fn is_log_read(&self) -> bool {
+        self.is_log_read
+    }
+
     /// The log told of this XID.
     pub(super) fn told(&mut self, gpu: &str, xid: u32, now: Instant) {
         let key = (gpu.to_owned(), xid);

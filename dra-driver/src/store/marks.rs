@@ -146,23 +146,35 @@ impl Store {
         Ok(reserved)
     }
 
-    /// The marks of GPUs that nobody has locked, each with the lock, which is held until it is dropped. Blocking.
+    /// The marks of GPUs that nobody has locked, each with the lock, which is held until it is dropped. One that cannot be read keeps its GPU, and hides
+    /// no other. Blocking.
     pub fn left_marks(&self) -> Result<Vec<(String, Mark, Guard)>, DiskFailure> {
         let mut left = Vec::new();
         for uuid in self.marked_gpus()? {
-            let locked = self.try_lock_marked_gpu(&uuid);
-            let locked = locked.map_err(|error| DiskFailure::new(error.to_string()))?;
-            let Some(guard) = locked else {
-                continue;
-            };
-            // It may have gone since it was listed.
-            match read::<Mark>(&self.mark_file(&uuid))? {
-                Content::Good(mark, _) => left.push((uuid, mark, guard)),
-                Content::Absent => {}
-                Content::Broken(cause) => self.quarantine(&self.mark_file(&uuid), &cause)?,
+            match self.left_mark(&uuid) {
+                Ok(Some((mark, guard))) => left.push((uuid, mark, guard)),
+                Ok(None) => {}
+                Err(failure) => tracing::warn!(gpu = uuid, %failure, "a mark cannot be read"),
             }
         }
         Ok(left)
+    }
+
+    fn left_mark(&self, uuid: &str) -> Result<Option<(Mark, Guard)>, DiskFailure> {
+        let locked = self.try_lock_marked_gpu(uuid);
+        let locked = locked.map_err(|error| DiskFailure::new(error.to_string()))?;
+        let Some(guard) = locked else {
+            return Ok(None);
+        };
+        // It may have gone since it was listed.
+        match read::<Mark>(&self.mark_file(uuid))? {
+            Content::Good(mark, _) => Ok(Some((mark, guard))),
+            Content::Absent => Ok(None),
+            Content::Broken(cause) => {
+                self.quarantine(&self.mark_file(uuid), &cause)?;
+                Ok(None)
+            }
+        }
     }
 
     /// Removes this mark of a GPU that is not locked any more. Somebody else may have done so meanwhile, and have marked it anew: that is left alone.
@@ -336,6 +348,25 @@ mod tests {
         drop(lock);
         assert!(told().contains("ml/claim"), "{}", told());
         assert!(store.left_marks().unwrap().is_empty());
+    }
+
+    #[test]
+    fn what_is_no_mark_and_one_of_a_later_version_hide_no_other() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        drop(store.reserve(&gpus(), &mark(), |_, _| Ok(())).unwrap());
+        for (name, text) in [
+            ("", "{}"),
+            ("no_uuid", "{}"),
+            (GPU, r#"{"schema": 999, "id": "later"}"#),
+        ] {
+            fs::write(store.mark_file(name), text).unwrap();
+        }
+        let left = store.left_marks().unwrap();
+        let found: Vec<&str> = left.iter().map(|(uuid, ..)| uuid.as_str()).collect();
+        assert_eq!(found, ["GPU-1"]);
+        drop(left);
+        assert_eq!(store.changes_of_gpu(GPU).unwrap(), None, "nobody gets it");
     }
 
     #[test]

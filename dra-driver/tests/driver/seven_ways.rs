@@ -28,6 +28,9 @@ const XID: u64 = 8;
 /// NVML's answer for a GPU of which it knows nothing more.
 const UNKNOWN_ERROR: u32 = 999;
 
+/// What happens to the hardware.
+type Hardware<'a> = &'a dyn Fn(&mut State);
+
 /// NVML reports an XID of a GPU, with the hardware otherwise as `also` says, until something holds. Whether the driver listens already
 /// nobody can tell from outside: each time there is one more.
 async fn reported(
@@ -165,7 +168,7 @@ async fn a_gpu_that_is_lost_and_one_whose_uuid_cannot_be_read_taint_no_other_gpu
         }];
     };
     // The sound one is heard beside either.
-    let others: [(&str, u64, &dyn Fn(&mut State)); 2] =
+    let others: [(&str, u64, Hardware<'_>); 2] =
         [("Reset", 48, &lose), ("Reboot", 79, &cannot_be_named)];
     for (class, xid, hardware) in others {
         reported(&node, (&sound, xid), hardware, "the other is heard", || {

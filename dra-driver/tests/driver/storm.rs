@@ -105,7 +105,6 @@ async fn a_storm_in_the_log_hides_and_delays_no_fault_and_costs_neither_memory_n
     let events = node.api.events();
     assert!(events.len() <= 2, "one Event for each fault: {events:?}");
     // By what is new, and not by what is seen again.
-    // By what is new, and not by what is seen again.
     let written = written.len();
     assert!(written <= 8, "{written} writes to the disk");
     let grown = node.peak_memory_bytes() - peak_before;

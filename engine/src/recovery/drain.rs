@@ -4,22 +4,33 @@
 //! have no place: a drain costs a gang a restart, not its work. The gangs of one node are moved after those of another, so that no more is
 //! disturbed at once than one node.
 
-use crate::{names::NodeName, state::Elsewhere};
+use crate::state::Elsewhere;
 
 /// All that the decision goes by.
 #[derive(Clone, Copy, Debug)]
 pub struct DrainFacts<'a> {
-    /// Whether anything is to be ended at all, or is only to be told.
-    pub acts: bool,
-    /// Whether nothing is ended now: the circuit breaker is open, say.
-    pub is_halted: bool,
-    /// Another node whose gangs are being moved; `None`: it is this one's turn.
-    pub turn_of: Option<&'a NodeName>,
+    /// Whether anything is ended.
+    pub ends: Ends,
+    /// Whether the gang would not start again, wherever there is room: nobody would make its pods, say.
+    pub is_left: bool,
+    /// Whether the gangs of another node are being moved.
+    pub is_others_turn: bool,
     /// Whether the gang has a place without the nodes that are drained, and those where others go that are being moved; `None`: nobody looked
     /// yet, or that was long ago.
     pub elsewhere: Option<&'a Elsewhere>,
     /// Whether the store itself said that it is drained, since that was seen.
     pub is_confirmed: bool,
+}
+
+/// Whether anything is ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ends {
+    /// It is.
+    Acts,
+    /// Nothing at all: it is only told.
+    Observes,
+    /// Nothing now: the circuit breaker is open, say.
+    Halted,
 }
 
 /// What is to be done about a drain.
@@ -42,6 +53,8 @@ pub enum Stays {
     Observed,
     /// Nothing is ended now.
     Halted,
+    /// It would not start again.
+    Left,
     /// Gangs of another node are moved first.
     Later,
     /// It has no place elsewhere.
@@ -50,18 +63,19 @@ pub enum Stays {
 
 /// What is to be done about a drain that concerns a gang.
 pub fn drain(facts: DrainFacts<'_>) -> DrainAction {
-    if !facts.acts {
-        return DrainAction::Stay(Stays::Observed);
+    if facts.is_left {
+        return DrainAction::Stay(Stays::Left);
     }
-    if facts.is_halted {
-        return DrainAction::Stay(Stays::Halted);
-    }
-    if facts.turn_of.is_some() {
-        return DrainAction::Stay(Stays::Later);
+    match facts.ends {
+        Ends::Observes => return DrainAction::Stay(Stays::Observed),
+        Ends::Halted => return DrainAction::Stay(Stays::Halted),
+        Ends::Acts => {}
     }
     match facts.elsewhere {
-        None => DrainAction::Look,
+        // Whose turn it is makes no difference to it.
         Some(Elsewhere::Nowhere(_)) => DrainAction::Stay(Stays::NoPlace),
+        _ if facts.is_others_turn => DrainAction::Stay(Stays::Later),
+        None => DrainAction::Look,
         Some(Elsewhere::On(_)) if facts.is_confirmed => DrainAction::Move,
         Some(Elsewhere::On(_)) => DrainAction::Confirm,
     }
@@ -70,11 +84,10 @@ pub fn drain(facts: DrainFacts<'_>) -> DrainAction {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::Nowhere;
+    use crate::{names::NodeName, state::Nowhere};
 
     #[test]
     fn a_gang_is_moved_once_it_may_be_has_a_place_and_the_store_says_that_it_is_asked_for() {
-        let other = NodeName::from("n1");
         let on = Elsewhere::On([NodeName::from("n2")].into());
         let nowhere = Elsewhere::Nowhere(Nowhere {
             pods: 2,
@@ -86,43 +99,76 @@ mod tests {
             excluded: Vec::new(),
         });
         let (on, nowhere) = (Some(&on), Some(&nowhere));
-        for (acts, is_halted, turn_of, elsewhere, is_confirmed, expected) in [
-            (true, false, None, on, true, DrainAction::Move),
-            (true, false, None, on, false, DrainAction::Confirm),
-            (true, false, None, None, true, DrainAction::Look),
+        let may = DrainFacts {
+            ends: Ends::Acts,
+            is_left: false,
+            is_others_turn: false,
+            elsewhere: on,
+            is_confirmed: true,
+        };
+        let later = DrainFacts {
+            is_others_turn: true,
+            ..may
+        };
+        let halted = DrainFacts {
+            ends: Ends::Halted,
+            ..later
+        };
+        let observed = DrainFacts {
+            ends: Ends::Observes,
+            ..halted
+        };
+        let none_yet = DrainFacts {
+            elsewhere: None,
+            ..may
+        };
+        let no_place = DrainFacts {
+            elsewhere: nowhere,
+            ..may
+        };
+        for (facts, expected) in [
+            (may, DrainAction::Move),
             (
-                true,
-                false,
-                None,
-                nowhere,
-                true,
+                DrainFacts {
+                    is_confirmed: false,
+                    ..may
+                },
+                DrainAction::Confirm,
+            ),
+            (none_yet, DrainAction::Look),
+            (no_place, DrainAction::Stay(Stays::NoPlace)),
+            (
+                DrainFacts {
+                    is_others_turn: true,
+                    ..no_place
+                },
                 DrainAction::Stay(Stays::NoPlace),
             ),
+            (later, DrainAction::Stay(Stays::Later)),
             (
-                true,
-                false,
-                Some(&other),
-                on,
-                true,
+                DrainFacts {
+                    elsewhere: None,
+                    ..later
+                },
                 DrainAction::Stay(Stays::Later),
             ),
-            (true, true, None, on, true, DrainAction::Stay(Stays::Halted)),
+            (halted, DrainAction::Stay(Stays::Halted)),
+            (observed, DrainAction::Stay(Stays::Observed)),
             (
-                false,
-                true,
-                Some(&other),
-                on,
-                true,
-                DrainAction::Stay(Stays::Observed),
+                DrainFacts {
+                    is_left: true,
+                    ..may
+                },
+                DrainAction::Stay(Stays::Left),
+            ),
+            (
+                DrainFacts {
+                    is_left: true,
+                    ..observed
+                },
+                DrainAction::Stay(Stays::Left),
             ),
         ] {
-            let facts = DrainFacts {
-                acts,
-                is_halted,
-                turn_of,
-                elsewhere,
-                is_confirmed,
-            };
             assert_eq!(drain(facts), expected, "{facts:?}");
         }
     }

@@ -28,7 +28,11 @@ pub enum ForceNode {
     /// Its kubelet is silent, and somebody said that the machine is off.
     OutOfService,
     /// There is none of its name.
-    Gone,
+    Gone {
+        /// Whether it is gone, or was not Ready before, for as long as it takes until a node is lost. A Node may be deleted by mistake, or to
+        /// be registered anew, and its kubelet registers it again within seconds: what is bound to the name runs on.
+        lasts: bool,
+    },
 }
 
 /// A pod that did not die in time.
@@ -80,7 +84,7 @@ pub enum NotForced {
     OwnerSilent,
     /// Its node may run it still, and what it holds nobody would answer for once it is gone.
     NotAnsweredFor,
-    /// It is not known for long enough that its node is not Ready.
+    /// It is not known for long enough that its node is not Ready, or gone.
     TooSoon,
 }
 
@@ -104,7 +108,7 @@ impl NotForced {
                 "the node is not Ready and may run it still, and part of what it holds is charged only as long as the pod is there: once the machine is off, set the taint node.kubernetes.io/out-of-service, or delete the Node"
             }
             Self::TooSoon => {
-                "the node is not Ready: if that lasts it is deleted by force, but not while many nodes are silent at once"
+                "the node is not Ready, or gone: if that lasts it is deleted by force, by consent not while many nodes are silent at once"
             }
         }
     }
@@ -116,22 +120,24 @@ impl NotForced {
 ///
 /// Why it may not.
 pub fn may_force(pod: HangingPod) -> Result<ForceWord, NotForced> {
-    let word = match pod.node {
+    let (word, lasts) = match pod.node {
         ForceNode::Ready => return Err(NotForced::NodeReady),
-        ForceNode::OutOfService => Some(ForceWord::OutOfService),
-        ForceNode::Gone => Some(ForceWord::NodeGone),
-        ForceNode::NotReady { .. } => None,
+        // Nobody says that of a node by mistake.
+        ForceNode::OutOfService => (ForceWord::OutOfService, true),
+        ForceNode::Gone { lasts } => (ForceWord::NodeGone, lasts),
+        ForceNode::NotReady { lasts } => (ForceWord::Consent, lasts),
     };
     match (pod.policy, word) {
         (ForcePolicy::Never, _) => Err(NotForced::Never),
-        (_, Some(word)) => Ok(word),
-        (ForcePolicy::Fenced, None) => Err(NotForced::NotFenced),
-        (ForcePolicy::WithConsent, None) if !pod.owner_consents => Err(NotForced::OwnerSilent),
-        (ForcePolicy::WithConsent, None) if !pod.is_answered_for => Err(NotForced::NotAnsweredFor),
-        (ForcePolicy::WithConsent, None) => match pod.node {
-            ForceNode::NotReady { lasts: true } => Ok(ForceWord::Consent),
-            _ => Err(NotForced::TooSoon),
-        },
+        (ForcePolicy::Fenced, ForceWord::Consent) => Err(NotForced::NotFenced),
+        (ForcePolicy::WithConsent, ForceWord::Consent) if !pod.owner_consents => {
+            Err(NotForced::OwnerSilent)
+        }
+        (ForcePolicy::WithConsent, ForceWord::Consent) if !pod.is_answered_for => {
+            Err(NotForced::NotAnsweredFor)
+        }
+        _ if !lasts => Err(NotForced::TooSoon),
+        _ => Ok(word),
     }
 }
 
@@ -170,7 +176,7 @@ mod tests {
     fn a_fence_is_enough_unless_an_administrator_wants_nothing_forced() {
         for (node, word) in [
             (ForceNode::OutOfService, ForceWord::OutOfService),
-            (ForceNode::Gone, ForceWord::NodeGone),
+            (ForceNode::Gone { lasts: true }, ForceWord::NodeGone),
         ] {
             for pod in pods(node) {
                 let expected = if pod.policy == ForcePolicy::Never {
@@ -180,6 +186,18 @@ mod tests {
                 };
                 assert_eq!(may_force(pod), expected, "{pod:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_node_that_is_gone_for_a_moment_may_be_registered_again_with_all_that_runs_there() {
+        for pod in pods(ForceNode::Gone { lasts: false }) {
+            let expected = if pod.policy == ForcePolicy::Never {
+                NotForced::Never
+            } else {
+                NotForced::TooSoon
+            };
+            assert_eq!(may_force(pod), Err(expected), "{pod:?}");
         }
     }
 

@@ -13,7 +13,7 @@ pub mod restarts;
 
 pub use attempt::{Action, Answered, Decision, Facts, HeldFault, Spared, decide};
 pub use breaker::{BreakerLimits, BreakerWindow, TooManyNodes};
-pub use drain::{DrainAction, DrainFacts, Stays, drain};
+pub use drain::{DrainAction, DrainFacts, Ends, Stays, drain};
 pub use fault::{Consequence, DeviceFault, FaultClass, FaultKind, consequence};
 pub use force::{ForceNode, ForcePolicy, ForceWord, HangingPod, NotForced, may_force};
 pub use restarts::Restarts;

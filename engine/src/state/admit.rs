@@ -20,22 +20,8 @@ use crate::{
 impl State {
     /// Commits to an admission: it is held from now on.
     pub(super) fn admit(&mut self, id: GangId, fitting: &Fitting) -> Option<Admission> {
+        let admission = self.admission(id, fitting)?;
         let waiting = self.waiting.get(id)?;
-        let team = self.limits.teams.get(&waiting.gang.team)?;
-        let entry = self.teams.get(waiting.team)?;
-        let assignment = fitting.assignment.and_then(|at| entry.assignments.get(at));
-        let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
-        let admission = Admission {
-            gang: waiting.gang.uid.clone(),
-            attempt: waiting.gang.attempt,
-            team: team.name.clone(),
-            team_generation: team.generation,
-            pods: self.admitted_pods(waiting, assignment, fitting),
-            gang_pods: waiting.gang.pods.len(),
-            topology: flavor.and_then(|flavor| flavor.topology.clone()),
-            level: fitting.plan.level.clone(),
-            domain: fitting.plan.domain.clone(),
-        };
         let namespace = waiting.namespace.clone();
         let holds = provisional_holds(waiting, &admission);
         let pods = holds.iter().map(|hold| hold.pod.clone());
@@ -47,6 +33,31 @@ impl State {
         }
         self.note_admitted_use(&admission, &namespace);
         Some(admission)
+    }
+
+    /// What a gang would hold if it were admitted so.
+    pub(super) fn would_hold(&self, id: GangId, fitting: &Fitting) -> Option<Vec<Hold>> {
+        let admission = self.admission(id, fitting)?;
+        Some(provisional_holds(self.waiting.get(id)?, &admission))
+    }
+
+    fn admission(&self, id: GangId, fitting: &Fitting) -> Option<Admission> {
+        let waiting = self.waiting.get(id)?;
+        let team = self.limits.teams.get(&waiting.gang.team)?;
+        let entry = self.teams.get(waiting.team)?;
+        let assignment = fitting.assignment.and_then(|at| entry.assignments.get(at));
+        let flavor = assignment.and_then(|it| self.flavors.get(&it.flavor));
+        Some(Admission {
+            gang: waiting.gang.uid.clone(),
+            attempt: waiting.gang.attempt,
+            team: team.name.clone(),
+            team_generation: team.generation,
+            pods: self.admitted_pods(waiting, assignment, fitting),
+            gang_pods: waiting.gang.pods.len(),
+            topology: flavor.and_then(|flavor| flavor.topology.clone()),
+            level: fitting.plan.level.clone(),
+            domain: fitting.plan.domain.clone(),
+        })
     }
 
     /// The gang's pods that are placed, rank by rank, with their nodes and charges.

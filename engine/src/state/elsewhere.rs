@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::State;
 use crate::{
+    amount::Amount,
     model::{Gang, Hold},
     names::{FlavorName, LevelName, NodeName, PodUid},
-    placement::{Demand, Effort, Request, Verdict, View, explain, plan},
+    placement::{Demand, DeviceCharge, Effort, Request, Verdict, View, explain, plan},
 };
 
 /// Whether a gang that runs would have a place elsewhere.
@@ -39,7 +40,7 @@ pub struct Nowhere {
 
 impl State {
     /// Whether a gang that runs would have a place if what it holds were gone and nothing were free on these nodes. It keeps its quota, so that is
-    /// not asked about; and it stays on the Flavor by which it is charged. What its claims are allocated counts for nothing: they are allocated
+    /// not asked about, and it gets no larger devices than it has; and it stays on the Flavor by which it is charged. What its claims are allocated counts for nothing: they are allocated
     /// anew. Nothing is remembered of it. With the steps of one decision, and half as many to say why not.
     pub fn elsewhere(&self, gang: &Gang, without: &BTreeSet<NodeName>) -> Elsewhere {
         let mut gang = gang.clone();
@@ -55,7 +56,7 @@ impl State {
         let request = Request {
             demand: &demand,
             flavor: flavor.map(|flavor| &flavor.name),
-            most_per_device: None,
+            most_per_device: most_per_device(&own),
             topology: flavor.and_then(|flavor| flavor.topology.as_ref()),
             wish: &gang.topology,
         };
@@ -88,6 +89,23 @@ impl State {
             excluded: unfit.excluded,
         })
     }
+}
+
+/// What one device may be charged as at most where a gang holds slices only: on larger ones it would take more quota than it gives back. `None`:
+/// it holds a whole GPU, and none is larger, or no device.
+fn most_per_device(holds: &BTreeMap<PodUid, &Hold>) -> Option<DeviceCharge> {
+    let claims = holds.values().flat_map(|hold| &hold.claims);
+    let each = claims.map(|claim| {
+        // As long as its devices are not known it may be one.
+        let devices = claim.devices.as_ref().map_or(1, Vec::len).max(1);
+        let devices = i64::try_from(devices).unwrap_or(i64::MAX);
+        Amount(claim.gpus.0.saturating_add(devices - 1) / devices)
+    });
+    let gpus = each.max().filter(|most| *most < Amount::ONE_GPU)?;
+    Some(DeviceCharge {
+        gpus,
+        vram: Amount(i64::MAX),
+    })
 }
 
 /// The Flavor by which a gang is charged, by what it holds.

@@ -171,7 +171,10 @@ impl State {
         let is_unequal = asking.demand(waiting).is_unequal();
         let standing = team.standing_of(waiting);
         let held_up: Vec<bool> = (0..assignments.len().max(1))
-            .map(|at| team.discipline.first_before(at, &standing).is_some())
+            .map(|at| {
+                let first = team.discipline.first_before(at, &standing);
+                first.is_some() && !waiting.stands_in_no_line
+            })
             .collect();
         let is_held_up = |at: usize| held_up.get(at).is_some_and(|held_up| *held_up);
         if assignments.is_empty() && claims == 0 {

@@ -369,7 +369,6 @@ impl State {
         self.wake_class_of(gang);
         if let Some(waiting) = self.waiting.get(gang) {
             self.reservations.judge_again(&waiting.gang.uid);
-            self.keeps.note_moved_up(&waiting.gang.uid);
         }
     }
 }

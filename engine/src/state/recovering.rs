@@ -12,11 +12,13 @@
 //! | what stands elsewhere, or on a node that the gang is not to have again | kept | not kept |
 //! | what was released before anybody told of it | kept as far as it is free | kept as far as it is free |
 //!
-//! **For how long**: until the gang is admitted (what is kept is kept again, should that be undone), is told to recover no more, its time is over,
-//! or others preempt it. Where limits changed so that a Team has not enough for all that is kept, just so much is given up: first what has no place.
+//! **For how long**: until the gang is admitted (what of it nobody has by then is kept again, should that be undone), is told to recover no more, asks
+//! for more than it held, its time is over, or others preempt it. Where limits changed so that a Team has not enough for all that is kept, just so many pods' is
+//! given up: first what has no place. That is found out once all of its pods have released theirs, so that it does not depend on their order.
 //!
 //! **Who is judged when.** Once the gang waits again it does not stand in line, but is judged before anybody else, as if nothing were kept for
-//! it: in the domain in which it was, then in those around it, then anywhere. What it gets need not be what is kept. If it has no room, that is not asked
+//! it: in the domain in which it was, then in those around it, then anywhere; nor does a strict order hold it up, which did not while it ran. What it gets
+//! need not be what is kept, but is no more than it held: for more it stands in line. If it has no room, that is not asked
 //! again before something came free. For each event that costs one search for each gang that recovers and waits, and no more. Where nobody's leaving
 //! helps but that of somebody who may be preempted, others give way to it, as to any gang that waits, and what was kept becomes part of what is kept then
 //! ([`super::reservations`]).
@@ -28,24 +30,24 @@
 mod judging;
 mod place;
 mod telling;
+mod trimming;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::{State, clock::earlier, ids::GangId, reservations::Judged};
+use super::{CLASS_NAMED, State, clock::earlier, ids::GangId, reservations::Judged};
 use crate::{
     amount::{Amount, FlavorResource, Resource},
-    model::{HeldClaim, Hold, PodResources, Recovering, Running, Stop},
+    model::{HeldClaim, Hold, PodResources, Recovering, Running},
     names::{ClaimUid, GangUid, NodeName, PodUid, TeamName, Timestamp},
-    queue::Place,
-    quota::charges::{Delta, undoing},
 };
 
 /// What is kept for one gang.
 #[derive(Clone, Debug)]
 struct Keep {
+    /// As it was told, without what was held.
     told: Recovering,
     until: Timestamp,
     /// What each pod of the attempt held, as it was told.
@@ -56,6 +58,8 @@ struct Keep {
     missing: BTreeSet<PodUid>,
     /// What is kept, by the pod that held it.
     kept: BTreeMap<PodUid, Arc<Hold>>,
+    /// The same of a gang whose admission was taken back, and for which nobody looked yet.
+    to_keep_again: BTreeMap<PodUid, Arc<Hold>>,
     /// How many pods that name a claim have not released it yet: it is charged once.
     claims: BTreeMap<ClaimUid, usize>,
     /// As of when it was judged last, in vain.
@@ -63,10 +67,9 @@ struct Keep {
 }
 
 impl Keep {
-    fn of(told: Recovering) -> Self {
-        let parts = told.held.iter();
-        let parts: BTreeMap<PodUid, Hold> =
-            parts.map(|hold| (hold.pod.clone(), hold.clone())).collect();
+    fn of(mut told: Recovering) -> Self {
+        let parts = std::mem::take(&mut told.held).into_iter();
+        let parts: BTreeMap<PodUid, Hold> = parts.map(|hold| (hold.pod.clone(), hold)).collect();
         let mut claims: BTreeMap<ClaimUid, usize> = BTreeMap::new();
         for claim in parts.values().flat_map(|part| &part.claims) {
             *claims.entry(claim.uid.clone()).or_default() += 1;
@@ -78,6 +81,7 @@ impl Keep {
             held: BTreeSet::new(),
             missing: BTreeSet::new(),
             kept: BTreeMap::new(),
+            to_keep_again: BTreeMap::new(),
             claims,
             judged: None,
         }
@@ -85,6 +89,13 @@ impl Keep {
 
     fn team(&self) -> Option<&TeamName> {
         self.parts.values().next().map(|part| &part.team)
+    }
+
+    /// Whether its attempt held as much of each resource.
+    fn held_as_much(&self, asked: &BTreeMap<Resource, i128>) -> bool {
+        let held = sum_by_resource(self.parts.values());
+        let mut asked = asked.iter();
+        asked.all(|(resource, amount)| *amount <= held.get(resource).copied().unwrap_or(0))
     }
 
     /// The gang as if it ran: by this others may preempt it.
@@ -104,24 +115,6 @@ impl Keep {
             is_told_over_quota: false,
         })
     }
-
-    /// What is charged for what is kept.
-    fn charges(&self) -> BTreeMap<FlavorResource, i128> {
-        let mut sums: BTreeMap<FlavorResource, i128> = BTreeMap::new();
-        for hold in self.kept.values() {
-            for (of, amount) in charges_of(hold) {
-                *sums.entry(of).or_default() += amount;
-            }
-        }
-        sums
-    }
-
-    /// What is given up first: what has no place, then what was held by the last pods.
-    fn least(&self) -> Option<&PodUid> {
-        let mut kept = self.kept.iter().rev();
-        let without = kept.clone().find(|(_, hold)| !has_place(hold));
-        without.or_else(|| kept.next()).map(|(pod, _)| pod)
-    }
 }
 
 /// All of them.
@@ -131,8 +124,10 @@ pub(super) struct Keeps {
     by_end: BTreeSet<(Timestamp, GangUid)>,
     /// The pods by whose names something is kept.
     pods: BTreeSet<PodUid>,
-    /// Gangs of which something was released before anybody told.
+    /// Gangs of which something was released before anybody told, or whose admission was taken back.
     with_missing: BTreeSet<GangUid>,
+    /// Gangs that have released all, of which more may be kept than the limits let their Teams have.
+    to_trim: BTreeSet<GangUid>,
     /// Gangs that wait, and do not stand in line.
     parked: BTreeSet<GangId>,
     /// What was kept for gangs that were admitted, until it is known that the admission was committed.
@@ -180,12 +175,6 @@ impl Keeps {
         if let Some(keep) = self.by_gang.get_mut(gang) {
             keep.judged = None;
         }
-    }
-
-    /// Others stood before a gang in a strict order, and do so no longer: it is asked again, by the next call at the latest.
-    pub(super) fn note_moved_up(&mut self, gang: &GangUid) {
-        self.is_any_left |= self.has(gang);
-        self.judge_again(gang);
     }
 
     /// An admission cannot be taken back any more.
@@ -271,18 +260,23 @@ impl State {
         if let Some(id) = self.waiting.id(&uid) {
             self.park(id);
         }
-        self.note_heads_around(team.as_ref());
+        self.note_heads(team.as_ref());
         self.note_preemption_changed(uid);
     }
 
-    /// Those at the head of a line who may wait for what is kept are told otherwise than before who has it.
-    fn note_heads_around(&mut self, team: Option<&TeamName>) {
-        let node = team.and_then(|team| self.tree.node_of(team));
-        let Some(root) = node.map(|node| self.tree.root_of(node)) else {
+    /// Those of its Team at the head of a line who may wait for what is kept are told otherwise than before who has it. Those of other Teams are once
+    /// they are told anything else: one event costs what it touches.
+    fn note_heads(&mut self, team: Option<&TeamName>) {
+        let id = team.and_then(|team| self.team_ids.get(team)).copied();
+        let Some((id, entry)) = id.and_then(|id| Some((id, self.teams.get(id)?))) else {
             return;
         };
-        let classes = self.classes.iter().map(|(_, class)| class);
-        let classes = classes.filter(|class| self.root_of(class.team) == Some(root));
+        if entry.classes.len() > CLASS_NAMED {
+            self.changed_teams.insert(id);
+            return;
+        }
+        let classes = entry.classes.values();
+        let classes = classes.filter_map(|class| self.classes.get(*class));
         let heads: Vec<GangId> = classes.filter_map(|class| class.line.first()).collect();
         self.cluster.note_visits(heads.len() as u64);
         self.changed_gangs.extend(heads);
@@ -300,7 +294,7 @@ impl State {
     pub(super) fn end_keep(&mut self, gang: &GangUid) {
         if let Some(keep) = self.lift_keep(gang) {
             self.keeps.over.insert(gang.clone(), keep.told.attempt);
-            self.note_heads_around(keep.team());
+            self.note_heads(keep.team());
             if let (false, Some(running)) = (self.running.is_released(gang), keep.running()) {
                 self.set_running(running);
                 self.set_ending(gang);
@@ -314,6 +308,7 @@ impl State {
         let keep = self.keeps.by_gang.remove(gang)?;
         self.keeps.by_end.remove(&(keep.until, gang.clone()));
         self.keeps.with_missing.remove(gang);
+        self.keeps.to_trim.remove(gang);
         self.note_other_order(gang);
         for hold in keep.kept.values() {
             self.remove_hold(&hold.pod);
@@ -327,7 +322,7 @@ impl State {
         Some(keep)
     }
 
-    /// What was given up for an admission that came to nothing is kept again.
+    /// What was given up to judge its gang is kept again: nobody else had a turn since.
     fn keep_on(&mut self, keep: Keep) {
         let holds: Vec<Arc<Hold>> = keep.kept.values().cloned().collect();
         self.keeps
@@ -343,14 +338,16 @@ impl State {
         self.enter_keep(keep);
     }
 
-    /// An admission was taken back.
+    /// An admission was taken back. Others were asked since, and may have what was kept: what nobody has is kept again before anybody is asked by the
+    /// next decision (S1), be it by then that their admissions were taken back as well.
     pub(super) fn keep_for_recovery_again(&mut self, gang: &GangUid) {
-        if let Some(keep) = self.keeps.admitted.remove(gang) {
-            self.keep_on(Keep {
-                judged: None,
-                ..keep
-            });
-        }
+        let Some(mut keep) = self.keeps.admitted.remove(gang) else {
+            return;
+        };
+        keep.to_keep_again.append(&mut keep.kept);
+        keep.judged = None;
+        self.keeps.with_missing.insert(gang.clone());
+        self.enter_keep(keep);
     }
 
     /// It is told what a pod holds: if it is of the attempt that ended, nothing is kept for it beside that; if it is of a later one, the gang
@@ -376,6 +373,7 @@ impl State {
             }
         }
         keep.held.insert(hold.pod.clone());
+        keep.to_keep_again.remove(&hold.pod);
         self.give_up_part(&hold.gang, &hold.pod);
     }
 
@@ -383,6 +381,11 @@ impl State {
     pub(super) fn keep_released(&mut self, known: &Hold) {
         if self.keeps.goes_on(&known.gang, &known.pod) {
             self.keep_part(&known.gang, &known.pod, Some(known));
+            // Limits may have changed while it was held.
+            let keep = self.keeps.by_gang.get(&known.gang);
+            if keep.is_some_and(|keep| keep.held.is_empty()) {
+                self.keeps.to_trim.insert(known.gang.clone());
+            }
         }
     }
 
@@ -422,12 +425,26 @@ impl State {
         for claim in &mut hold.claims {
             claim.uid = format!("{}/kept", claim.uid).into();
         }
-        self.keeps.pods.insert(hold.pod.clone());
-        let hold = Arc::new(hold);
-        if let Some(keep) = self.keeps.by_gang.get_mut(gang) {
-            keep.kept.insert(pod.clone(), Arc::clone(&hold));
+        self.keep_as(gang, pod, hold);
+    }
+
+    /// Keeps what was kept until its gang was admitted, which came to nothing, as far as it is free.
+    fn keep_part_again(&mut self, gang: &GangUid, pod: &PodUid, hold: Arc<Hold>) {
+        let mut hold = Arc::unwrap_or_clone(hold);
+        if !self.find_place(&mut hold, true) {
+            take_place(&mut hold);
         }
-        self.set_hold(Arc::unwrap_or_clone(hold));
+        if self.is_available(&hold) {
+            self.keep_as(gang, pod, hold);
+        }
+    }
+
+    fn keep_as(&mut self, gang: &GangUid, pod: &PodUid, hold: Hold) {
+        self.keeps.pods.insert(hold.pod.clone());
+        if let Some(keep) = self.keeps.by_gang.get_mut(gang) {
+            keep.kept.insert(pod.clone(), Arc::new(hold.clone()));
+        }
+        self.set_hold(hold);
     }
 
     /// Whether the Team may be charged that much more.
@@ -435,10 +452,7 @@ impl State {
         let Some(node) = self.tree.node_of(&hold.team) else {
             return false;
         };
-        let mut sums: BTreeMap<FlavorResource, i128> = BTreeMap::new();
-        for (of, amount) in charges_of(hold) {
-            *sums.entry(of).or_default() += amount;
-        }
+        let sums = sum_of(std::iter::once(hold));
         sums.iter().all(|(of, amount)| {
             let pair = self.tree.known_pair(of);
             let available = pair.map(|pair| self.tree.available_at(node, pair));
@@ -474,64 +488,45 @@ impl State {
         }
     }
 
-    /// Ends what is over by time, and keeps what was released before anybody told, the first that recovered first.
+    /// Ends what is over by time, keeps what was released before anybody told or was kept before an admission that came to nothing, the first that
+    /// recovered first, and gives up what limits do not let Teams have.
     pub(super) fn settle_keeps(&mut self, now: Timestamp) {
         for gang in self.keeps.ended(now) {
             self.end_keep(&gang);
         }
-        if self.keeps.with_missing.is_empty() {
-            return;
-        }
+        self.end_keeps_of_recorded_victims(now);
         let with_missing = std::mem::take(&mut self.keeps.with_missing);
         let gangs = with_missing.into_iter().filter_map(|gang| {
-            let keep = self.keeps.by_gang.get(&gang)?;
-            Some((keep.told.since, gang, keep.missing.clone()))
+            let keep = self.keeps.by_gang.get_mut(&gang)?;
+            let again = std::mem::take(&mut keep.to_keep_again);
+            Some((keep.told.since, gang, keep.missing.clone(), again))
         });
-        let mut gangs: Vec<(Timestamp, GangUid, BTreeSet<PodUid>)> = gangs.collect();
-        gangs.sort();
-        for (_, gang, pods) in gangs {
-            for pod in &pods {
+        let mut gangs: Vec<_> = gangs.collect();
+        gangs.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
+        for (_, gang, missing, again) in gangs {
+            for (pod, hold) in again {
+                self.keep_part_again(&gang, &pod, hold);
+            }
+            for pod in &missing {
                 self.keep_part(&gang, pod, None);
             }
             self.end_keep_of_nothing(&gang);
         }
+        if !self.keeps.to_trim.is_empty() {
+            let gangs = std::mem::take(&mut self.keeps.to_trim);
+            self.trim(gangs);
+        }
     }
 
-    /// Limits changed: of what is kept just so much is given up that the Teams are within theirs. Who came last gives up first.
-    pub(super) fn trim_keeps(&mut self) {
-        self.keeps.judge_all_again();
-        let keeps = self.keeps.by_gang.values();
-        let mut keeps: Vec<(Place, GangUid)> = keeps
-            .map(|keep| {
-                let Recovering {
-                    gang,
-                    priority,
-                    queued_at,
-                    ..
-                } = &keep.told;
-                (
-                    Place::new(*priority, *queued_at, gang.clone()),
-                    gang.clone(),
-                )
-            })
-            .collect();
-        keeps.sort();
-        for (_, gang) in keeps.into_iter().rev() {
-            let keep = self.keeps.by_gang.get(&gang);
-            let team = keep.and_then(Keep::team);
-            let team = team.and_then(|team| self.limits.teams.get(team));
-            if team.is_none_or(|team| team.stop != Stop::None) {
-                self.end_keep(&gang);
-                continue;
-            }
-            while !self.is_within_limits(&gang) {
-                let keep = self.keeps.by_gang.get(&gang);
-                let Some(pod) = keep.and_then(Keep::least).cloned() else {
-                    break;
-                };
-                self.give_up_part(&gang, &pod);
-            }
-            self.end_keep_of_nothing(&gang);
+    /// Whoever was told by a former leader to go for another gang goes for that, however its attempt ended.
+    fn end_keeps_of_recorded_victims(&mut self, now: Timestamp) {
+        let recorded = self.recorded.values();
+        let recorded = recorded.filter(|reserved| now < reserved.until);
+        let victims = recorded.flat_map(|reserved| reserved.victims.keys());
+        let victims = victims.filter(|victim| self.keeps.has(victim));
+        let victims: Vec<GangUid> = victims.cloned().collect();
+        for victim in victims {
+            self.end_keep(&victim);
         }
     }
 
@@ -539,7 +534,10 @@ impl State {
     fn end_keep_of_nothing(&mut self, gang: &GangUid) {
         let keep = self.keeps.by_gang.get(gang);
         if keep.is_some_and(|keep| {
-            keep.kept.is_empty() && keep.held.is_empty() && keep.missing.is_empty()
+            keep.kept.is_empty()
+                && keep.held.is_empty()
+                && keep.missing.is_empty()
+                && keep.to_keep_again.is_empty()
         }) {
             self.end_keep(gang);
         }
@@ -551,39 +549,6 @@ impl State {
             self.remove_hold(&hold.pod);
             self.keeps.pods.remove(&hold.pod);
         }
-    }
-
-    /// Whether all that is kept for a gang is within the limits of its Team beside what others hold.
-    fn is_within_limits(&mut self, gang: &GangUid) -> bool {
-        let Some(keep) = self.keeps.by_gang.get(gang) else {
-            return true;
-        };
-        let Some(team) = keep.team().cloned() else {
-            return true;
-        };
-        let charges = keep.charges();
-        if charges.is_empty() {
-            return true;
-        }
-        let tree = &mut self.moments.now;
-        let Some(node) = tree.node_of(&team) else {
-            return false;
-        };
-        let deltas = charges.iter().map(|(of, amount)| Delta {
-            gang: gang.clone(),
-            team: team.clone(),
-            of: of.clone(),
-            amount: *amount,
-        });
-        let deltas: Vec<Delta> = deltas.collect();
-        tree.apply(&undoing(&deltas), |_, _, _| {});
-        let is_within = charges.iter().all(|(of, amount)| {
-            let pair = tree.known_pair(of);
-            let available = pair.map(|pair| tree.available_at(node, pair));
-            available.is_some_and(|available| *amount <= i128::from(available.0))
-        });
-        tree.apply(&deltas, |_, _, _| {});
-        is_within
     }
 
     /// A gang that recovers waits again: it does not stand in line, as one does not to which others give way.
@@ -630,18 +595,6 @@ impl State {
             self.line_up(id);
         }
     }
-
-    /// Those that are to go, since their Team uses more than it may, give up what is kept for them at once: nobody has to be told. Whether there
-    /// were any.
-    pub(super) fn end_chosen_keeps(&mut self) -> bool {
-        let chosen = self.keeps.by_gang.keys();
-        let chosen = chosen.filter(|gang| self.over_quota(gang).is_some());
-        let chosen: Vec<GangUid> = chosen.cloned().collect();
-        for gang in &chosen {
-            self.end_keep(gang);
-        }
-        !chosen.is_empty()
-    }
 }
 
 /// What a hold is charged, claim by claim.
@@ -661,6 +614,33 @@ fn charges_of(hold: &Hold) -> impl Iterator<Item = (FlavorResource, i128)> {
     charged
         .filter(|(_, amount)| *amount > Amount::ZERO)
         .map(|(of, amount)| (of, i128::from(amount.0)))
+}
+
+/// What holds are charged, by Flavor and resource.
+fn sum_of<'a>(holds: impl Iterator<Item = &'a Hold>) -> BTreeMap<FlavorResource, i128> {
+    let mut sums: BTreeMap<FlavorResource, i128> = BTreeMap::new();
+    for (of, amount) in holds.flat_map(charges_of) {
+        *sums.entry(of).or_default() += amount;
+    }
+    sums
+}
+
+/// What holds are charged in all, each claim once, whatever Flavors that is of.
+fn sum_by_resource<'a>(holds: impl Iterator<Item = &'a Hold>) -> BTreeMap<Resource, i128> {
+    let mut sums: BTreeMap<Resource, i128> = BTreeMap::new();
+    let mut seen: BTreeSet<&ClaimUid> = BTreeSet::new();
+    for hold in holds {
+        let claims = hold.claims.iter();
+        let claims = claims.filter(|claim| seen.insert(&claim.uid));
+        let claims =
+            claims.flat_map(|claim| [(Resource::Gpus, claim.gpus), (Resource::Vram, claim.vram)]);
+        let besides = hold.charged.iter();
+        let besides = besides.map(|it| (it.of.resource.clone(), it.amount));
+        for (resource, amount) in claims.chain(besides) {
+            *sums.entry(resource).or_default() += i128::from(amount.0);
+        }
+    }
+    sums
 }
 
 /// Whether it is known where something is kept.

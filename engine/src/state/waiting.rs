@@ -40,6 +40,8 @@ pub(super) struct WaitingGang {
     /// It is judged for what it was charged ahead, which was within its Team's nominal quota then: whoever of the Team was admitted
     /// since borrows, not it. So those cannot keep it from what others gave way for.
     pub(super) was_charged_ahead: bool,
+    /// It is judged for what an attempt of it held, since it recovers: it is not held up by those before it where the order is strict.
+    pub(super) stands_in_no_line: bool,
     /// No commit can carry it.
     pub(super) too_large: bool,
 }

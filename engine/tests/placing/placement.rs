@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use crate::common::*;
 use muster_engine::{
-    Claim, DeviceRequest, Elsewhere, Gang, HostPort, HostPortProtocol, LevelName, Node, NodeBlock,
-    NodeFilterId, NodeName, PodSelectorId, SelectorId, State, Update, Why,
+    Amount, Claim, DeviceRequest, Elsewhere, Gang, HostPort, HostPortProtocol, LevelName, Node,
+    NodeBlock, NodeFilterId, NodeName, PodSelectorId, SelectorId, State, Update, Why,
 };
 
 /// `spine/leaf` and how many GPUs its nodes have, as `name:gpus` separated by spaces.
@@ -851,4 +851,26 @@ fn a_gang_that_runs_has_a_place_elsewhere_if_there_is_one_beside_all_others() {
     ));
     nodes_of(&mut state, gang("h", "research", 1, 8)).expect("the other node");
     assert!(matches!(elsewhere(&state, &[here]), Elsewhere::Nowhere(_)));
+}
+
+#[test]
+fn a_gang_of_slices_has_no_place_on_devices_that_take_more_quota_than_it_gives_back() {
+    let of = |name: &str, gpus: i64| {
+        let mut node = node(name, "s/l", 1);
+        for device in &mut node.devices {
+            device.gpus = Amount(gpus);
+        }
+        node
+    };
+    let one = || gang("g", "research", 1, 1);
+    let mut state = open_state(vec![of("n0", 250)]);
+    let on = nodes_of(&mut state, one()).expect("a place");
+    assert_eq!(on, ["n0"]);
+    let without = BTreeSet::from([NodeName::from("n0")]);
+    state.apply(Update::Node(of("n1", 1_000)));
+    let larger = state.elsewhere(&one(), &without);
+    assert!(matches!(larger, Elsewhere::Nowhere(_)), "{larger:?}");
+    state.apply(Update::Node(of("n2", 250)));
+    let equal = BTreeSet::from([NodeName::from("n2")]);
+    assert_eq!(state.elsewhere(&one(), &without), Elsewhere::On(equal));
 }

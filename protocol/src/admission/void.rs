@@ -114,8 +114,11 @@ fn stamps(context: PollContext<'_>, intent: &Committed) -> Vec<ApiRequest> {
     let is_evict = intent.kind == IntentKind::Evict;
     pods.map(|pod| {
         if is_evict && release_refused(context, pod).is_some() {
-            let (key, uid) = (pod_object(pod), uid(pod).to_owned());
-            ApiRequest::DeletePod { key, uid }
+            ApiRequest::DeletePod {
+                key: pod_object(pod),
+                uid: uid(pod).to_owned(),
+                grace_period_seconds: None,
+            }
         } else {
             patch::stamp(pod, intent.plan.attempt + 1)
         }

@@ -211,7 +211,7 @@ pub(crate) fn judge(
 }
 
 /// Whether the store is being asked about so many more nodes that it would be too many, if it confirmed them all. A read is under way for as long as
-/// a call may take, so this does not last.
+/// a call may take, and is waited for once, so this does not last.
 pub(crate) fn awaits_answers(context: PollContext<'_>, wanted: &BTreeSet<String>) -> bool {
     let asked = context.fault_checks.nodes_being_asked();
     let all: BTreeSet<String> = wanted.iter().chain(asked).cloned().collect();

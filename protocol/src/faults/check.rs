@@ -8,7 +8,8 @@
 //! after twice the pause: until the watch shows the same, or the fault is there after all. Without an answer nothing is done (S18).
 //!
 //! So many answers come one after the other. Where they may add up to more nodes than may be drained, they are waited for
-//! before anybody is evicted ([`super::breaker::awaits_answers`]): else a false alarm would cost as many nodes as may be, and not none.
+//! before anybody is evicted ([`super::breaker::awaits_answers`]): else a false alarm would cost as many nodes as may be, and not none. One that
+//! is repeated is not waited for: where some are never answered, whoever has a fault for certain would never be moved.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,6 +30,8 @@ struct Question {
     slice: String,
     node: String,
     begun_at: u64,
+    /// Whether the slice was read in vain a short while ago.
+    is_repeated: bool,
 }
 
 /// What the last read of a slice showed.
@@ -73,10 +76,11 @@ impl FaultChecks {
         Some(pause.map_or(0, |pause| pause.not_before))
     }
 
-    /// The nodes of the slices that are being read.
+    /// The nodes of the slices that are being read for the first time.
     pub(crate) fn nodes_being_asked(&self) -> impl Iterator<Item = &String> {
         let questions = self.under_way.values();
-        questions.map(|question| &question.node)
+        let first = questions.filter(|question| !question.is_repeated);
+        first.map(|question| &question.node)
     }
 
     /// No device of the node has a fault any more.
@@ -91,9 +95,11 @@ impl FaultChecks {
         });
     }
 
-    fn note_pause(&mut self, slice: &str, shortest_seconds: u64, now: u64) {
+    /// Notes that a slice is read; whether it was a short while ago.
+    fn note_pause(&mut self, slice: &str, shortest_seconds: u64, now: u64) -> bool {
         let last = self.pauses.get(slice);
         let last = last.filter(|pause| now <= pause.not_before + MOST_PAUSE_SECONDS);
+        let is_repeated = last.is_some();
         let seconds = last.map_or(shortest_seconds, |pause| {
             (pause.seconds * 2).min(MOST_PAUSE_SECONDS)
         });
@@ -102,6 +108,7 @@ impl FaultChecks {
             seconds,
         };
         self.pauses.insert(slice.to_owned(), pause);
+        is_repeated
     }
 }
 
@@ -111,12 +118,14 @@ impl Machine {
         let id = self.flights.number();
         let begun_at = now.monotonic_seconds;
         let shortest = self.config.retry_seconds;
-        self.fault_checks
+        let is_repeated = self
+            .fault_checks
             .note_pause(&found.slice, shortest, begun_at);
         let question = Question {
             slice: found.slice.clone(),
             node: found.node.clone(),
             begun_at,
+            is_repeated,
         };
         self.fault_checks.under_way.insert(id, question);
         self.fault_checks.being_read.insert(found.slice.clone());
@@ -137,6 +146,7 @@ impl Machine {
             slice,
             node,
             begun_at,
+            ..
         } = question;
         self.fault_checks.being_read.remove(&slice);
         let faults = match outcome {
@@ -201,7 +211,7 @@ mod tests {
         let mut checks = FaultChecks::default();
         let (mut now, mut pauses) = (100, Vec::new());
         for _ in 0..7 {
-            checks.note_pause("slice", 1, now);
+            assert_eq!(checks.note_pause("slice", 1, now), now > 100);
             let at = checks.may_ask_at("slice").unwrap();
             pauses.push(at - now);
             now = at;

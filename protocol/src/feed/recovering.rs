@@ -38,10 +38,12 @@ pub(crate) fn recovering(
     let mut whens = when.into_iter().chain(admitted_by);
     let priority = formed.map(|formed| formed.priority);
     let priority = priority.or_else(|| own.map(|tier| tier.value));
-    let since = engine::Timestamp(recovery.since.0.as_second());
-    let seconds = i64::try_from(context.config.recovery.keep_seconds).unwrap_or(i64::MAX);
-    let now = context.began.engine_time(context.now.monotonic_seconds);
-    let most = now.0.saturating_add(seconds);
+    // By the clock that the engine goes by: the time of day may have been set since this leader began.
+    let until = context
+        .began
+        .engine_time(recovery::over_at(context, recovery));
+    let (first, last) = (recovery.since.0.as_second(), recovery.until.0.as_second());
+    let since = engine::Timestamp(until.0.saturating_sub(last.saturating_sub(first)));
     let queued_at = status.queued_at.as_ref();
     let held = holds::of_plan(context, &plan);
     let left = gang_status::avoided_nodes(context, status);
@@ -52,8 +54,7 @@ pub(crate) fn recovering(
         queued_at: queued_at.map_or(since, |at| engine::Timestamp(at.0.as_second())),
         may_be_preempted: whens.any(|when| when != TierPreemption::Never),
         since,
-        // A clock that was ahead keeps nothing for longer.
-        until: engine::Timestamp(recovery.until.0.as_second().min(most)),
+        until,
         held: held.holds().cloned().collect(),
         left: left.map(|(node, _)| node.into()).collect(),
         domain: plan.domain,

@@ -74,6 +74,7 @@ fn what_is_right_only_as_long_as_it_was_judged_is_never_sent_again_as_it_is() {
     let delete = ApiRequest::DeletePod {
         key: key(Kind::Pod),
         uid: "uid".to_owned(),
+        grace_period_seconds: None,
     };
     let force = ApiRequest::ForceDeletePod {
         key: key(Kind::Pod),

@@ -103,6 +103,8 @@ pub(crate) struct NodeHealth {
     by_time: BTreeSet<(u64, String)>,
     /// How many have devices.
     with_devices: usize,
+    /// Nodes that were Ready at some time since they were noted last.
+    ready_meanwhile: BTreeSet<String>,
     drivers: BTreeMap<String, Silence>,
     lost: BTreeSet<String>,
     /// Nodes whose charges no Team bears.
@@ -160,15 +162,22 @@ impl NodeHealth {
         }
     }
 
+    /// A node that was not Ready is. Whatever is seen of it by the next time that it is noted, it was heard of.
+    pub(crate) fn note_ready(&mut self, node: &str) {
+        self.ready_meanwhile.insert(node.to_owned());
+    }
+
     /// Notes what is seen of a node; `None`: neither it nor anything of it is there. Returns the nodes that are not Ready of
     /// Flavors whose outage ended by that. What they were not Ready for during it does not count; those that were not a minute
     /// before it, either, count from now on.
     pub(crate) fn note(&mut self, node: &str, seen: Option<Seen>, now: u64) -> Vec<String> {
-        if self.nodes.get(node).map(|known| &known.seen) == seen.as_ref() {
+        let was_ready = self.ready_meanwhile.remove(node);
+        if !was_ready && self.nodes.get(node).map(|known| &known.seen) == seen.as_ref() {
             return Vec::new();
         }
         let before = self.nodes.remove(node);
-        let known = before.as_ref().filter(|known| !known.seen.is_ready);
+        let known = before.as_ref();
+        let known = known.filter(|known| !known.seen.is_ready && !was_ready);
         let after = seen.map(|seen| {
             let known = known.filter(|_| !seen.is_ready);
             let first = (!seen.is_ready).then_some(now);
@@ -383,6 +392,18 @@ mod tests {
             let case = format!("{not_ready} of {nodes}");
             assert_eq!(health.is_in_outage("n0"), is_outage, "{case}");
         }
+    }
+
+    #[test]
+    fn a_node_that_was_heard_of_between_two_looks_counts_anew() {
+        let mut health = health(20, 1);
+        assert_eq!(health.not_ready_since("n0"), Some(10));
+        health.note_ready("n0");
+        health.note("n0", Some(seen(false, "h100")), 50);
+        assert_eq!(health.not_ready_since("n0"), Some(50));
+        health.note("n0", Some(seen(false, "h100")), 60);
+        assert_eq!(health.not_ready_since("n0"), Some(50));
+        assert_eq!(health.next_due(), Some(50 + LONG_SECONDS));
     }
 
     #[test]

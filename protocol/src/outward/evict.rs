@@ -369,8 +369,13 @@ fn end(context: PollContext<'_>, pod: &ObservedPod, why: &str) -> ApiRequest {
         flights.was_refused_once(&key, Refusable::PodCondition)
     };
     if pod.is_disrupted() || is_refused() {
-        let uid = uid(pod).to_owned();
-        return ApiRequest::DeletePod { key, uid };
+        // Without any time the API server would not wait for its kubelet, whoever consents to that ([`super::force`]).
+        let is_given_none = pod.ends_within_seconds() == 0;
+        return ApiRequest::DeletePod {
+            key,
+            uid: uid(pod).to_owned(),
+            grace_period_seconds: is_given_none.then_some(1),
+        };
     }
     patch::disrupt(pod, why, context.now.wall)
 }

@@ -15,7 +15,8 @@
 //! alone.
 //!
 //! **Who else writes**: the pod's owner, its kubelet, the node life-cycle controller, the pod garbage collector, users. The deletion names UID and
-//! resourceVersion of the pod as it was judged, so one that anybody has written since is judged again. **Twice**: the second finds no such pod.
+//! resourceVersion of the pod as it was judged, so one that anybody has written since is judged again; and one that waits for its turn for longer than
+//! [`FRESH_SECONDS`] is not sent ([`ApiRequest::expires_after_seconds`]). **Twice**: the second finds no such pod.
 //! **Late**: it arrives for the pod as it was judged, or conflicts; a kubelet that is back writes the pod's status before long, and ends the pod itself in any
 //! case. What lies between is what owner and administrator consented to, or whoever set the fence said is off. **Never answered**: it is not
 //! sent again as it is, but judged anew. A leader that was superseded forces only pods of attempts below one that it saw: they are over whoever
@@ -31,7 +32,7 @@ use muster_cluster::{
     object::{Kind, ObjectKey},
     pod::{ObservedPod, PodFields},
 };
-use muster_engine::recovery::{ForceNode, HangingPod, may_force};
+use muster_engine::recovery::{ForceNode, ForceWord, HangingPod, may_force};
 
 use crate::{
     ApiRequest, Mode,
@@ -46,8 +47,8 @@ use crate::{
 pub(crate) use check::Forcing;
 use check::{Ask, Hanging, Read};
 
-/// How old what was read may be when a pod is deleted by it, in seconds.
-const FRESH_SECONDS: u64 = 10;
+/// How old what was read may be when it is decided that a pod is deleted, and for how long that may wait to be sent, in seconds.
+pub(crate) const FRESH_SECONDS: u64 = 10;
 /// Seconds between two times that a pod and its node are read.
 const AGAIN_SECONDS: u64 = 30;
 
@@ -78,16 +79,16 @@ impl Late<'_> {
         state: NodeState,
         owner_consents: bool,
     ) -> HangingPod {
+        let lasts = || loss::is_not_ready_for_long(context, self.node);
         let node = match state {
             NodeState::Ready if context.bugs.has(InjectedBug::ForcedWhileReady) => {
                 ForceNode::OutOfService
             }
             NodeState::Ready => ForceNode::Ready,
-            NodeState::NotReady => ForceNode::NotReady {
-                lasts: loss::is_not_ready_for_long(context, self.node),
-            },
+            NodeState::NotReady => ForceNode::NotReady { lasts: lasts() },
             NodeState::OutOfService => ForceNode::OutOfService,
-            NodeState::Gone => ForceNode::Gone,
+            // Where nobody knows since when, since no object of its permits is left, Kubernetes' own garbage collector takes the pod.
+            NodeState::Gone => ForceNode::Gone { lasts: lasts() },
         };
         HangingPod {
             policy: context.config.recovery.force_deletion,
@@ -97,12 +98,15 @@ impl Late<'_> {
         }
     }
 
-    /// Whether a driver of ours has to give back all that it is permitted on its node.
+    /// Whether a driver of ours has to give back all that it is permitted on its node. What it holds without a permit, since somebody deleted
+    /// the object, nothing but the pod tells of.
     fn is_answered_for(&self, context: PollContext<'_>) -> bool {
         let devices = context.index.node_devices(self.node);
         let permits = devices.into_iter().flat_map(|it| &it.spec.permits);
-        let mut own = permits.filter(|permit| permit.pod_uid == uid(self.pod));
-        own.all(|permit| !release::is_nothing_to_our_driver(permit))
+        let mut own = permits
+            .filter(|permit| permit.pod_uid == uid(self.pod))
+            .peekable();
+        own.peek().is_some() && own.all(|permit| !release::is_nothing_to_our_driver(permit))
     }
 
     /// Whether it may be deleted by force now by what is seen.
@@ -187,6 +191,12 @@ pub(crate) fn told(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Opti
             let refused = context
                 .flights
                 .refused(&pod_object(first.pod), Refusable::ForcedPodDeletion);
+            // Whether it is one is not asked: whoever waits is not looked at when an outage begins.
+            let unless = if word == ForceWord::Consent {
+                ", but not while many nodes are silent at once"
+            } else {
+                ""
+            };
             let word = word.text();
             match (held_back(context), refused) {
                 (Some(held_back), _) => {
@@ -195,7 +205,7 @@ pub(crate) fn told(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Opti
                 (None, Some((answer, _))) => {
                     format!("{word}, and the API server refuses to delete it by force: {answer}")
                 }
-                (None, None) => format!("{word}: it is deleted by force"),
+                (None, None) => format!("{word}: it is deleted by force{unless}"),
             }
         }
     };

@@ -2,7 +2,8 @@
 //!
 //! **Written** with the attempt that ends it, by the same write: `status.recovery` says why, since when and until when, and `status.proposal` goes on
 //! saying what was held. It is taken back by the write that admits the gang again, ends it, or tells that it is over: since its time is, since others
-//! have what was kept, or since somebody holds the gang back. The engine keeps what is kept ([`muster_engine::Recovering`]), and says whether it does still.
+//! have what was kept, or since somebody holds the gang back. It is over no later than the attempt would have been by its max-runtime-seconds: others
+//! wait for the place by that, or were let in. The engine keeps what is kept ([`muster_engine::Recovering`]), and says whether it does still.
 //!
 //! **Twice, late, never.** All of it is one object, under its resourceVersion. A new leader reads it and goes on; a leader that was superseded conflicts.
 //! Where the API server does not store the field, since its definition of the Gang is older, nothing is kept.
@@ -12,7 +13,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Gang, GangPhase, GangStatus, Reason, gang::GangRecovery, team::Stop};
 use muster_cluster::{formed::has_ended, rank_state::RankState};
 
-use crate::{Mode, admission::plan::Plan, jobs, outward::restarts, poll_context::PollContext};
+use crate::{
+    Mode, admission::plan::Plan, feed::running, jobs, outward::restarts, poll_context::PollContext,
+};
 
 /// What is kept after an attempt that ended so (`cause`: why it was evicted; none if all its pods ended). `status`: that of its Gang in the next
 /// attempt, with the pause that it makes and the failures that were counted.
@@ -26,7 +29,10 @@ pub(crate) fn after(
     cause: Option<Reason>,
     status: &GangStatus,
 ) -> Option<GangRecovery> {
-    let seconds = i64::try_from(context.config.recovery.keep_seconds).unwrap_or(i64::MAX);
+    let ends_at = running::ends_at(context, gang, plan).unwrap_or(u64::MAX);
+    let might_run_for = ends_at.saturating_sub(context.now.monotonic_seconds);
+    let seconds = context.config.recovery.keep_seconds.min(might_run_for);
+    let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
     let mut owners = gang.metadata.owner_references.iter().flatten();
     let is_out_of_question = seconds <= 0
         || context.config.mode == Mode::Observe
@@ -57,7 +63,7 @@ pub(crate) fn after(
     let since = Timestamp::from_second(context.now.wall.as_second()).ok()?;
     let until = since.checked_add(SignedDuration::from_secs(seconds)).ok()?;
     let pauses_longer = status.requeue_at.as_ref().is_some_and(|at| at.0 >= until);
-    (!pauses_longer).then(|| GangRecovery {
+    (!pauses_longer).then_some(GangRecovery {
         attempt: plan.attempt,
         reason,
         since: Time(since),
@@ -66,7 +72,7 @@ pub(crate) fn after(
 }
 
 /// Whether somebody wants the gang, or all of its Team, not to start.
-fn is_held_back(context: PollContext<'_>, gang: &Gang, team: &str) -> bool {
+pub(crate) fn is_held_back(context: PollContext<'_>, gang: &Gang, team: &str) -> bool {
     let team = context.index.team(team);
     gang.spec.suspend || team.is_none_or(|team| team.spec.stop != Stop::None)
 }
@@ -82,16 +88,18 @@ pub(crate) fn of<'a>(context: PollContext<'_>, gang: &'a Gang) -> Option<&'a Gan
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
         && !is_held_back(context, gang, team);
-    let left = recovery
-        .until
-        .0
-        .as_second()
-        .saturating_sub(context.now.wall.as_second());
-    let left = u64::try_from(left)
-        .unwrap_or(0)
-        .min(context.config.recovery.keep_seconds);
-    let now = context.now.monotonic_seconds;
-    (goes_on && !context.has_come(now.saturating_add(left))).then_some(recovery)
+    let is_over = || context.has_come(over_at(context, recovery));
+    (goes_on && !is_over()).then_some(recovery)
+}
+
+/// The second of the monotonic clock in which nothing is kept any more. A time of day that was ahead when it was written keeps nothing for longer
+/// than is kept at most.
+pub(crate) fn over_at(context: PollContext<'_>, recovery: &GangRecovery) -> u64 {
+    let until = recovery.until.0.as_second();
+    let left = until.saturating_sub(context.now.wall.as_second());
+    let left = u64::try_from(left).unwrap_or(0);
+    let left = left.min(context.config.recovery.keep_seconds);
+    context.now.monotonic_seconds.saturating_add(left)
 }
 
 /// Writes into the status of a gang that holds nothing whether it recovers still.

@@ -446,29 +446,31 @@ fn s9_faults_on_too_many_nodes_open_the_breaker_and_end_nothing_whoever_leads() 
     assert!(bench.machine.breaker().is_open);
 }
 
+/// Whatever is owed is done, but for reads of slices, which are returned.
+fn owed_reads(bench: &mut Bench) -> Vec<Effect> {
+    let mut reads = Vec::new();
+    for _ in 0..10 {
+        for effect in bench.poll() {
+            if reads_slice(&effect.write) {
+                reads.push(effect);
+            } else {
+                bench.perform(&effect);
+            }
+        }
+    }
+    reads
+}
+
 #[test]
 fn s9_while_the_store_is_asked_about_one_node_too_many_nobody_is_evicted_for_the_others() {
     let (mut bench, sick) = with_three_faults();
-    let mut reads = Vec::new();
-    let mut poll = |bench: &mut Bench| {
-        for _ in 0..10 {
-            for effect in bench.poll() {
-                if reads_slice(&effect.write) {
-                    reads.push(effect);
-                } else {
-                    bench.perform(&effect);
-                }
-            }
-        }
-        std::mem::take(&mut reads)
-    };
-    let mut asked = poll(&mut bench);
+    let mut asked = owed_reads(&mut bench);
     assert_eq!(asked.len(), 3);
     let last = asked.pop().unwrap();
     for read in &asked {
         bench.perform(read);
     }
-    assert!(poll(&mut bench).is_empty(), "each is asked about once");
+    assert!(owed_reads(&mut bench).is_empty(), "each is asked once");
     assert!(!bench.written.iter().any(evicts), "an answer is awaited");
     assert!(!bench.machine.breaker().is_open);
     // The store knows nothing of the third: as many as may be have a fault.
@@ -476,6 +478,24 @@ fn s9_while_the_store_is_asked_about_one_node_too_many_nobody_is_evicted_for_the
     bench.run_at_once();
     assert!(bench.written.iter().any(evicts));
     assert_eq!(breaker(&bench).drained.len(), 2, "of {sick:?}");
+    assert!(!bench.machine.breaker().is_open);
+}
+
+#[test]
+fn whoever_has_a_fault_for_certain_waits_once_for_an_answer_that_never_comes() {
+    let (mut bench, _) = with_three_faults();
+    let mut asked = owed_reads(&mut bench);
+    let last = asked.pop().unwrap();
+    for read in &asked {
+        bench.perform(read);
+    }
+    assert!(owed_reads(&mut bench).is_empty());
+    assert!(!bench.written.iter().any(evicts));
+    // It is asked again at once, and not answered either.
+    bench.seconds += 10;
+    bench.machine.settle(last.id, Outcome::Unknown);
+    assert_eq!(owed_reads(&mut bench).len(), 1);
+    assert!(bench.written.iter().any(evicts));
     assert!(!bench.machine.breaker().is_open);
 }
 

@@ -179,7 +179,7 @@ impl Server {
                     None => Outcome::Conflict,
                 }
             }
-            ApiRequest::DeletePod { key, uid } => self.delete_pod(key, uid),
+            ApiRequest::DeletePod { key, uid, .. } => self.delete_pod(key, uid),
             ApiRequest::ForceDeletePod {
                 key,
                 uid,

@@ -100,6 +100,11 @@ impl History {
         self.preemptions.tally()
     }
 
+    /// A person has closed the circuit breaker.
+    pub(super) fn note_breaker_closed(&mut self) {
+        self.recoveries.note_closed_by_person();
+    }
+
     /// Nothing goes wrong from now on.
     pub(super) fn heal(&mut self, api: &ApiServer) {
         self.preemptions.heal(api.time());

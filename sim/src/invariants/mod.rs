@@ -113,13 +113,20 @@ impl Invariants {
     }
 
     /// How often each thing happened that is worth to be counted.
-    pub fn tally(&self) -> &BTreeMap<String, u64> {
-        self.history.tally()
+    pub fn tally(&self) -> BTreeMap<String, u64> {
+        let mut tally = self.history.tally().clone();
+        tally.extend(self.forced.tally().clone());
+        tally
     }
 
     /// Nothing goes wrong from now on.
     pub fn heal(&mut self, api: &ApiServer) {
         self.history.heal(api);
+    }
+
+    /// A person has closed the circuit breaker.
+    pub fn note_breaker_closed(&mut self) {
+        self.history.note_breaker_closed();
     }
 
     /// A controller has deleted that pod by force, which was like that before.

@@ -2,7 +2,7 @@
 //!
 //! * **S8** a gang is evicted for a fault only if a device that it was given had one at any time since then;
 //! * **S9** within any window gangs are evicted for no more nodes than the circuit breaker allows, but for what a person let through
-//!   by closing it;
+//!   by closing it, and nobody else closes it;
 //! * **S10** a gang is evicted for the same fault once;
 //! * **S18** a gang is evicted since a node is lost only if that was gone, out of service, or silent for minutes while the API server could be asked, at any time since its
 //!   pods were given anything there: not since everybody was silent in an outage.
@@ -73,6 +73,8 @@ pub(super) struct Recoveries {
     most_nodes: usize,
     /// Whether the breaker is open, and the UID of the Ledger that says so.
     breaker: (bool, String),
+    /// Whether a person has closed it, and that was not seen yet.
+    is_closed_by_person: bool,
 }
 
 impl Recoveries {
@@ -82,6 +84,11 @@ impl Recoveries {
             most_nodes: share.max(LEAST_NODES),
             ..Self::default()
         }
+    }
+
+    /// A person has closed the circuit breaker.
+    pub(super) fn note_closed_by_person(&mut self) {
+        self.is_closed_by_person = true;
     }
 
     /// What a driver publishes now.
@@ -174,7 +181,12 @@ impl Recoveries {
         let is_open = ledger.spec.breaker.opened_at.is_some();
         let uid = ledger.metadata.uid.clone().unwrap_or_default();
         let (was_open, before) = std::mem::replace(&mut self.breaker, (is_open, uid.clone()));
-        if was_open && !is_open || before != uid {
+        let is_closed = was_open && !is_open && before == uid;
+        if is_closed && !std::mem::take(&mut self.is_closed_by_person) {
+            let what = "the circuit breaker is closed, and no person closed it".to_owned();
+            return Err(Violation::new("S9", what));
+        }
+        if is_closed || before != uid {
             // A person has looked, or the record is lost with its object.
             self.drained.clear();
         }
@@ -205,7 +217,7 @@ impl Recoveries {
         let Some(since) = given.map(|(since, _)| *since).min() else {
             return Ok(());
         };
-        let mut down = intent.nodes.iter().flat_map(|node| self.down.get(node));
+        let mut down = intent.nodes.iter().filter_map(|node| self.down.get(node));
         let now = api.time();
         if down.any(|down| down.iter().any(|down| down.is_lost_after(since, now))) {
             return Ok(());
@@ -286,7 +298,34 @@ fn are_explained(causes: &[&BTreeSet<String>], nodes: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use muster_api::LedgerSpec;
+
     use super::*;
+
+    #[test]
+    fn s9_whoever_closes_the_breaker_without_a_person_is_seen() {
+        let ledger = |is_open: bool, uid: &str| {
+            let mut ledger = Ledger::new(keys::LEDGER_NAME, LedgerSpec::default());
+            ledger.metadata.uid = Some(uid.to_owned());
+            ledger.spec.breaker.opened_at = is_open.then_some(Time(Timestamp::UNIX_EPOCH));
+            ledger
+        };
+        let api = ApiServer::default();
+        for (uid, is_said, is_right) in [("a", false, false), ("a", true, true), ("b", false, true)]
+        {
+            let mut recoveries = Recoveries::default();
+            let mut check = |ledger: &Ledger, is_said: bool| {
+                if is_said {
+                    recoveries.note_closed_by_person();
+                }
+                recoveries.check_ledger(&api, ledger).is_ok()
+            };
+            assert!(check(&ledger(true, "a"), false));
+            let case = format!("{uid} {is_said}");
+            assert_eq!(check(&ledger(false, uid), is_said), is_right, "{case}");
+        }
+    }
 
     #[test]
     fn evictions_are_explained_by_as_few_nodes_as_can_be() {

@@ -271,11 +271,14 @@ impl World {
         self.breaker_open_since = None;
         self.checked = None;
         let any = Precondition::default();
-        let _ = self
+        let closed = self
             .api
             .update::<Ledger>("", keys::LEDGER_NAME, any, |ledger| {
                 ledger.spec.breaker = Breaker::default();
             });
+        if closed.is_ok() {
+            self.invariants.note_breaker_closed();
+        }
         let told = "an administrator closes the circuit breaker".to_owned();
         self.trace.note(self.now, told);
     }

@@ -17,6 +17,9 @@ use muster_tests::{
     suite,
 };
 
+/// Nodes that are lost of each kind where nobody says how many.
+const NODE_LOSS_RUNS: u32 = 5;
+
 /// How long it takes from a fault to the whole gang running again.
 #[derive(Parser)]
 struct Arguments {
@@ -27,9 +30,10 @@ struct Arguments {
     /// the first is what the report says first. All eight without it: 0, 1, 3 and all, with 30 and with 0.
     #[arg(long = "case", value_name = "GRACE:DIED")]
     cases: Vec<Case>,
-    /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; with 0 nothing is measured about lost nodes.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(0..=1_000))]
-    node_loss_runs: u32,
+    /// Nodes that are lost while ranks elsewhere hang, and as many while they fail; with 0 nothing is measured about lost nodes. Five without it, or
+    /// as many as faults if these are fewer: each takes five minutes and more.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(0..=1_000))]
+    node_loss_runs: Option<u32>,
     /// Shortens what decides about lost nodes to a tenth or so; the report says so.
     #[arg(long)]
     quick: bool,
@@ -59,6 +63,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     } else {
         Timing::AS_SHIPPED
     };
+    let node_loss_runs = arguments.runs.min(NODE_LOSS_RUNS);
     let options = Options {
         runs: arguments.runs,
         cases: if arguments.cases.is_empty() {
@@ -66,7 +71,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         } else {
             arguments.cases
         },
-        node_loss_runs: arguments.node_loss_runs,
+        node_loss_runs: arguments.node_loss_runs.unwrap_or(node_loss_runs),
         timing,
     };
     let progress = ProgressCallback::to(|step| println!("{step}"));

@@ -26,6 +26,10 @@ pub enum RankSource {
 
 /// How the containers of a gang run the `rank` program.
 #[derive(Clone, Debug)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a choice of the test"
+)]
 pub struct RankProgram {
     /// The program.
     pub program: PathBuf,
@@ -188,6 +192,13 @@ impl RankProgram {
             "env": env,
             "resources": {"claims": claims},
         }))
+    }
+
+    /// How a rank ended that ended last, in its own words; `None`: none has reported anything.
+    pub fn outcome(&self, rank: u32) -> Option<String> {
+        let file = self.peers_dir.join(format!("{rank}.result.json"));
+        let result: Value = serde_json::from_str(&std::fs::read_to_string(file).ok()?).ok()?;
+        Some(result["outcome"].as_str()?.to_owned())
     }
 
     /// What the ranks reported at their end, by rank.

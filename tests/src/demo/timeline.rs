@@ -69,7 +69,9 @@ impl Timeline {
 
 fn details(seen: &Seen) -> String {
     match (seen.phase, &seen.reason) {
-        (GangPhase::Pending | GangPhase::Assembling, Some(reason)) => reason.clone(),
+        (GangPhase::Pending | GangPhase::Assembling | GangPhase::Recovering, Some(reason)) => {
+            reason.clone()
+        }
         (GangPhase::Admitted, _) => format!(
             "charged {} GPUs to team {}",
             seen.charged_gpus_milli / 1000,

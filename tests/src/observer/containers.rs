@@ -92,7 +92,7 @@ impl Containers {
     }
 
     /// Containers that ran at the first of these revisions and still at the second, as far as they are not judged to their end.
-    pub(super) fn from_to(
+    pub(super) fn throughout(
         &self,
         first: Revision,
         second: Revision,

@@ -244,7 +244,7 @@ impl Faults {
             let Some(known) = self.known.get(idle.number) else {
                 continue;
             };
-            let mut users = containers.from_to(known.since, idle.until);
+            let mut users = containers.throughout(known.since, idle.until);
             let user = users.find(|container| container.has(&known.gpu));
             let wrong = user.map(|user| {
                 format!(

@@ -59,6 +59,19 @@ impl Case {
         }
     }
 
+    /// How many ranks die with the GPU, so that it can be seen whether they did.
+    pub(super) fn dying(self) -> u32 {
+        match self.ranks_died {
+            RanksDied::Count(count) => count,
+            RanksDied::All => RANKS,
+        }
+    }
+
+    /// Whether somebody is left to be evicted. Where all have ended the attempt may be over without any eviction.
+    pub(super) fn is_always_evicted(self) -> bool {
+        self.ranks_died != RanksDied::All
+    }
+
     /// The ranks that are told to die when the GPU of this one breaks: beside itself, which needs no telling, and others that follow it because they
     /// have lost a peer.
     pub(super) fn told_to_die(self, faulty: u32) -> Vec<u32> {
@@ -168,11 +181,11 @@ mod tests {
 
     #[test]
     fn as_many_ranks_die_as_the_case_says_that_of_the_faulty_gpu_among_them() {
-        for (text, dies_with_gpu, hangs_when_lost, told) in [
-            ("30:0", false, true, vec![]),
-            ("30:1", true, true, vec![]),
-            ("30:3", true, true, vec![5, 0]),
-            ("0:all", true, false, vec![]),
+        for (text, dies_with_gpu, hangs_when_lost, told, dying) in [
+            ("30:0", false, true, vec![], 0),
+            ("30:1", true, true, vec![], 1),
+            ("30:3", true, true, vec![5, 0], 3),
+            ("0:all", true, false, vec![], 6),
         ] {
             let case: Case = text.parse().unwrap();
             let behaviour = case.behaviour();
@@ -182,6 +195,8 @@ mod tests {
                 "{text}"
             );
             assert_eq!(case.told_to_die(4), told, "{text}");
+            assert_eq!(case.dying(), dying, "{text}");
+            assert_eq!(case.is_always_evicted(), dying < RANKS, "{text}");
         }
     }
 

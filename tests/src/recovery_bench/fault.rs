@@ -8,7 +8,7 @@ use super::{
     Bench, RUN_LIMIT, XID,
     cases::Case,
     gang::{NAMESPACE, RANKS, Running},
-    report::{FaultReport, FaultTimes},
+    report::{Counts, FaultReport, FaultTimes},
     restarts::Before,
     seconds,
     watched::Seen,
@@ -21,6 +21,16 @@ use crate::{
 
 /// How long nothing is done after a case, so that a restart that was about to happen is seen.
 const AFTERMATH: Duration = Duration::from_secs(5);
+
+/// What came of a fault.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    times: FaultTimes,
+    /// Whether old and new pods were mixed.
+    is_mixed: bool,
+    /// Whether other than so many ranks died as the case says.
+    died_otherwise: bool,
+}
 
 /// What was seen after a fault so far.
 #[derive(Clone, Copy, Debug)]
@@ -41,29 +51,34 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             case.ranks_died
         ));
         let began = Instant::now();
-        let (mut times, mut partial) = (Vec::new(), 0);
+        let (mut times, mut counts) = (Vec::new(), Counts::default());
         for run in 0..runs {
             let context = || format!("case {case}, run {} of {runs}", run + 1);
-            let (one, is_mixed) = self.run_fault(case, run).await.with_context(context)?;
+            let measured = self.run_fault(case, run).await.with_context(context)?;
+            let one = measured.times;
+            let intent = one.intent.map_or_else(
+                || "nobody evicted".to_owned(),
+                |intent| format!("intent {intent:.2} s"),
+            );
             self.say(&format!(
-                "{}: taint {:.2} s, intent {:.2} s, all deleted {:.1} s, all running {:.1} s",
+                "{}: taint {:.2} s, {intent}, all deleted {:.1} s, all running {:.1} s",
                 context(),
                 one.taint,
-                one.intent,
                 one.deleted,
                 one.running
             ));
             times.push(one);
-            partial += usize::from(is_mixed);
+            counts.partial += usize::from(measured.is_mixed);
+            counts.died_otherwise += usize::from(measured.died_otherwise);
         }
         tokio::time::sleep(AFTERMATH).await;
         self.ensure_all_was_seen()?;
-        let wrong = self.wrong_since(began);
-        Ok(FaultReport::of(case, &times, wrong, partial))
+        counts.wrong = self.wrong_since(began);
+        Ok(FaultReport::of(case, &times, counts))
     }
 
-    /// One fault: its times, and whether old and new pods were mixed.
-    async fn run_fault(&mut self, case: Case, run: u32) -> Result<(FaultTimes, bool)> {
+    /// One fault.
+    async fn run_fault(&mut self, case: Case, run: u32) -> Result<Measured> {
         let (gang, before) = self.start_gang("fault", case.behaviour()).await?;
         let faulty = run % RANKS;
         let gpu = self.gpu_of(&gang, faulty).await?;
@@ -73,14 +88,27 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         for rank in case.told_to_die(faulty) {
             gang.ranks.fail(rank)?;
         }
-        let (times, again) = self.wait_for_restart(&before, &gpu, began).await?;
+        let restarted = self.wait_for_restart(case, &before, &gpu, began);
+        let (times, again) = restarted.await?;
+        // What those of the attempt that runs now report comes later.
+        let (died, dying) = (gang.died(), case.dying());
+        if died != dying {
+            self.findings.push(format!(
+                "DIED: {died} ranks of gang {} died, and {dying} were to",
+                before.gang
+            ));
+        }
         self.ensure_all_was_seen()?;
         let mixed = self.watched.ask(|seen| seen.mixed(&before, again, None));
         let is_mixed = self.note_mixed(&before.gang, mixed);
 
         gang.finish(&self.client).await?;
         gpu.clear(self.cluster).await?;
-        Ok((times, is_mixed))
+        Ok(Measured {
+            times,
+            is_mixed,
+            died_otherwise: died != dying,
+        })
     }
 
     /// A GPU that a rank of the gang has.
@@ -112,6 +140,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
     /// Waits until another attempt runs whole and everything before it was seen.
     async fn wait_for_restart(
         &self,
+        case: Case,
         before: &Before,
         gpu: &TargetGpu,
         began: Instant,
@@ -122,13 +151,13 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             Ok(match seen {
                 Aftermath {
                     taint: Some(taint),
-                    intent: Some(intent),
+                    intent,
                     deleted: Some(deleted),
                     running: Some((attempt, running)),
-                } => {
+                } if intent.is_some() || !case.is_always_evicted() => {
                     let times = FaultTimes {
                         taint: seconds(began, taint),
-                        intent: seconds(began, intent),
+                        intent: intent.map(|intent| seconds(began, intent)),
                         deleted: seconds(began, deleted),
                         running: seconds(began, running),
                         attempts: attempt - before.attempt,

@@ -38,6 +38,8 @@ const BACKOFF_LIMIT: i32 = 6;
 const MAX_RESTARTS: &str = "3";
 /// Longest time until nothing is left of a Job: a kubelet that was away looks once a minute at pods that are gone.
 const END_LIMIT: Duration = Duration::from_mins(5);
+/// What a rank reports that SIGTERM ended.
+const TERMINATED: &str = "terminated";
 /// Steps of a tenth of a second, so that ranks run for longer than any run of the measurement: a day.
 const ENDLESS_STEPS: u32 = 864_000;
 
@@ -170,6 +172,17 @@ impl Running {
         let pod = pod.with_context(|| format!("there is no rank {rank}"))?;
         let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
         node.with_context(|| format!("pod {} is not bound", pod.name_any()))
+    }
+
+    /// How many of its ranks have ended by themselves, as they reported at their end. Who was told to end is none of them, and who was killed has
+    /// reported nothing.
+    pub(super) fn died(&self) -> u32 {
+        let has_died = |rank: &u32| {
+            let outcome = self.ranks.outcome(*rank);
+            outcome.is_some_and(|outcome| outcome != TERMINATED)
+        };
+        let died = (0..RANKS).filter(has_died).count();
+        u32::try_from(died).unwrap_or(RANKS)
     }
 
     /// Its ranks end well, and nothing is left of it.

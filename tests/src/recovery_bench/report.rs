@@ -22,7 +22,7 @@ pub struct RecoveryReport {
     pub fault_to_taint_seconds: Percentiles,
     /// To the Evict in the Ledger.
     pub fault_to_intent_seconds: Percentiles,
-    /// To the last pod of the attempt being gone from the API server.
+    /// To the last pod of the attempt being gone from the API server, or, where it failed by itself and its Job keeps it, having ended.
     pub fault_to_deleted_seconds: Percentiles,
     /// To all pods of another attempt being in phase Running.
     pub fault_to_running_seconds: Percentiles,
@@ -46,7 +46,7 @@ pub struct RecoveryReport {
     pub cases: Vec<FaultReport>,
     /// All cases of lost nodes.
     pub node_losses: Vec<NodeLossReport>,
-    /// Every restart that was wrong or not whole, in words.
+    /// Every restart that was wrong or not whole, and where other ranks died than were to, in words.
     pub findings: Vec<String>,
 }
 
@@ -90,6 +90,10 @@ pub struct FaultReport {
     pub fault_to_deleted_seconds: Percentiles,
     /// See [`RecoveryReport::fault_to_running_seconds`].
     pub fault_to_running_seconds: Percentiles,
+    /// Restarts for which nobody was evicted, as all ranks had ended before: they have no time to the intent, and are not in it.
+    pub without_eviction: usize,
+    /// Faults with which fewer ranks died than `ranks_died` says, or more.
+    pub died_otherwise: usize,
     /// Restarts that took more than one further attempt until all pods ran.
     pub repeated_attempts: usize,
     /// See [`RecoveryReport::wrong_restarts`].
@@ -116,15 +120,30 @@ pub struct NodeLossReport {
     pub partial_restarts: usize,
 }
 
+/// Quantiles of nothing: `null` in JSON.
+const NONE: Percentiles = Percentiles {
+    p50: f64::NAN,
+    p99: f64::NAN,
+};
+
 /// Times of one fault, in seconds since it was injected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FaultTimes {
     pub(super) taint: f64,
-    pub(super) intent: f64,
+    /// `None`: nobody was evicted, as all ranks had ended.
+    pub(super) intent: Option<f64>,
     pub(super) deleted: f64,
     pub(super) running: f64,
     /// Attempts that it took, at least one.
     pub(super) attempts: i64,
+}
+
+/// What was counted in a case.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    pub(super) wrong: usize,
+    pub(super) partial: usize,
+    pub(super) died_otherwise: usize,
 }
 
 impl RecoveryReport {
@@ -181,19 +200,27 @@ impl RecoveryReport {
 }
 
 impl FaultReport {
-    pub(super) fn of(case: Case, times: &[FaultTimes], wrong: usize, partial: usize) -> Self {
+    pub(super) fn of(case: Case, times: &[FaultTimes], counts: Counts) -> Self {
         let of = |time: fn(&FaultTimes) -> f64| Percentiles::of(times.iter().map(time).collect());
+        let intents: Vec<f64> = times.iter().filter_map(|times| times.intent).collect();
+        let without_eviction = times.len() - intents.len();
         Self {
             runs: times.len(),
             grace_seconds: case.grace_seconds(),
             ranks_died: case.ranks_died,
             fault_to_taint_seconds: of(|times| times.taint),
-            fault_to_intent_seconds: of(|times| times.intent),
+            fault_to_intent_seconds: if intents.is_empty() {
+                NONE
+            } else {
+                Percentiles::of(intents)
+            },
             fault_to_deleted_seconds: of(|times| times.deleted),
             fault_to_running_seconds: of(|times| times.running),
+            without_eviction,
+            died_otherwise: counts.died_otherwise,
             repeated_attempts: times.iter().filter(|times| times.attempts > 1).count(),
-            wrong_restarts: wrong,
-            partial_restarts: partial,
+            wrong_restarts: counts.wrong,
+            partial_restarts: counts.partial,
         }
     }
 }
@@ -286,7 +313,7 @@ mod tests {
     fn times(running: f64, attempts: i64) -> FaultTimes {
         FaultTimes {
             taint: 0.5,
-            intent: 1.0,
+            intent: Some(1.0),
             deleted: running - 5.0,
             running,
             attempts,
@@ -298,12 +325,27 @@ mod tests {
         let version = "v1.37.0".to_owned();
         let mut report = RecoveryReport::new(2, Case::MAIN, version, Timing::AS_SHIPPED);
         let first = [times(40.0, 1), times(44.0, 2)];
-        report.add_case(FaultReport::of(Case::MAIN, &first, 0, 1));
+        let counts = Counts {
+            partial: 1,
+            ..Counts::default()
+        };
+        report.add_case(FaultReport::of(Case::MAIN, &first, counts));
         let other = Case {
             takes_grace: false,
             ranks_died: RanksDied::All,
         };
-        report.add_case(FaultReport::of(other, &[times(9.0, 1)], 2, 0));
+        let not_evicted = FaultTimes {
+            intent: None,
+            ..times(9.0, 1)
+        };
+        let counts = Counts {
+            wrong: 2,
+            died_otherwise: 1,
+            ..Counts::default()
+        };
+        let evicted = [times(9.0, 1), not_evicted];
+        report.add_case(FaultReport::of(other, &evicted, counts));
+        report.add_case(FaultReport::of(other, &evicted[1..], Counts::default()));
         let json = serde_json::to_value(&report).unwrap();
         for (field, expected) in [
             ("/runs", serde_json::json!(2)),
@@ -319,6 +361,10 @@ mod tests {
             ("/settings/isQuick", serde_json::json!(false)),
             ("/cases/0/repeatedAttempts", serde_json::json!(1)),
             ("/cases/1/ranksDied", serde_json::json!("all")),
+            ("/cases/1/diedOtherwise", serde_json::json!(1)),
+            ("/cases/1/withoutEviction", serde_json::json!(1)),
+            ("/cases/1/faultToIntentSeconds/p99", serde_json::json!(1.0)),
+            ("/cases/2/faultToIntentSeconds/p50", serde_json::Value::Null),
         ] {
             assert_eq!(json.pointer(field), Some(&expected), "{field}");
         }

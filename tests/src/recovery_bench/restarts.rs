@@ -141,6 +141,21 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_that_died_by_itself_is_gone_when_it_ended_and_one_that_was_told_to_go_when_it_is_no_more()
+     {
+        let start = Instant::now();
+        let (mut seen, before) = restarted_whole(start);
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let died = seen.pods.get_mut("old-0").unwrap();
+        (died.ended_at, died.gone_at) = (Some(at(1)), None);
+        assert_eq!(seen.gone_since(&before.pods), Some(at(10)), "the other's");
+        seen.pods.get_mut("old-1").unwrap().gone_at = Some(start);
+        assert_eq!(seen.gone_since(&before.pods), Some(at(1)));
+        seen.pods.get_mut("old-0").unwrap().is_deleted = true;
+        assert_eq!(seen.gone_since(&before.pods), None, "it goes still");
+    }
+
+    #[test]
     fn a_gang_that_is_restarted_whole_is_not_mixed() {
         let start = Instant::now();
         let (seen, before) = restarted_whole(start);

@@ -63,6 +63,8 @@ pub(super) struct SeenPod {
     pub(super) running_since: Option<Instant>,
     /// When it was first seen in phase Succeeded or Failed.
     pub(super) ended_at: Option<Instant>,
+    /// Whether it was told to go.
+    pub(super) is_deleted: bool,
     /// When it was deleted for good.
     pub(super) gone_at: Option<Instant>,
 }
@@ -145,6 +147,7 @@ impl Seen {
         let attempt = annotation(keys::ATTEMPT);
         seen.attempts
             .extend(attempt.and_then(|attempt| attempt.parse::<i64>().ok()));
+        seen.is_deleted |= pod.metadata.deletion_timestamp.is_some();
         let status = pod.status.as_ref();
         match status.and_then(|status| status.phase.as_deref()) {
             Some("Running") => {
@@ -190,9 +193,12 @@ impl Seen {
         pods.filter(move |(_, pod)| pod.gang.as_deref() == Some(gang))
     }
 
-    /// When the last of these pods was gone, once all are.
+    /// When the last of these pods was gone, once all are. One that ended by itself stays there, as its Job keeps it: it was gone when it ended.
     pub(super) fn gone_since(&self, uids: &BTreeSet<String>) -> Option<Instant> {
-        let gone = uids.iter().map(|uid| self.pods.get(uid)?.gone_at);
+        let gone = uids.iter().map(|uid| {
+            let pod = self.pods.get(uid)?;
+            pod.gone_at.or(pod.ended_at.filter(|_| !pod.is_deleted))
+        });
         let gone: Option<Vec<Instant>> = gone.collect();
         gone?.into_iter().max()
     }

@@ -100,7 +100,13 @@ async fn an_evicted_gang_keeps_its_quota_before_those_that_wait_behind_it(
     let gpu = first.gpu_of(cluster, 0).await?;
     gpu.inject(Fault::Xid(48))?;
     let judged = async {
-        wait_for_fault_eviction(&client, "keeps", &first.gang(), &gpu).await?;
+        let evicted = wait_for_fault_eviction(&client, "keeps", &first.gang(), &gpu);
+        let status = evicted.await?.0.status.unwrap_or_default();
+        let recovers_from = status.recovery.as_ref().map(|recovery| recovery.attempt);
+        ensure!(
+            recovers_from == Some(1) || status.admission.is_some(),
+            "it does not say that what it held is kept: {status:?}"
+        );
         first.runs_again(cluster, 2, 2 * LIMIT, &[&gpu]).await?;
         let gang = gangs::find(&client, "keeps", &waiting).await?;
         let status = gang.and_then(|gang| gang.status).unwrap_or_default();

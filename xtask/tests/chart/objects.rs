@@ -800,7 +800,13 @@ fn nothing_is_uninstalled_before_it_was_looked_at_unless_that_is_switched_off() 
         ]
     );
     let rules = object(&checked, "ClusterRole", "muster-check-uninstall")["rules"].to_string();
-    for kind in ["pods", "jobs", "resourceclaims", "nodedevices"] {
+    for kind in [
+        "pods",
+        "jobs",
+        "resourceclaims",
+        "nodedevices",
+        "poddisruptionbudgets",
+    ] {
         assert!(rules.contains(&format!("[\"{kind}\"]")), "{kind}: {rules}");
     }
     let forced = objects(&["uninstall.check=false"]);

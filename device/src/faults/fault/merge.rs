@@ -19,6 +19,11 @@ impl Numbers {
         if theirs > self.own {
             return theirs;
         }
+        self.fresh()
+    }
+
+    /// A number that neither has given to anything.
+    fn fresh(&mut self) -> u64 {
         self.last = self.last.saturating_add(1);
         self.last
     }
@@ -47,21 +52,22 @@ impl GpuFaults {
                     let scope = self.bounded(fault.scope);
                     let newest = numbers.of(fault.newest);
                     self.faults.push(Fault {
-                        newest,
                         scope,
+                        newest,
                         ..fault.clone()
                     });
                     change = Change::New;
                 }
                 continue;
             };
-            // Seen here as well since then, it was numbered here.
             let is_theirs_alone = before.is_some_and(|before| before.newest == own.newest);
-            if is_seen_again && is_theirs_alone {
-                own.newest = numbers.of(fault.newest);
-            } else {
-                own.newest = own.newest.max(fault.newest);
-            }
+            own.newest = match (is_seen_again, is_theirs_alone) {
+                (true, true) => numbers.of(fault.newest),
+                // Seen here as well since then. Each has numbered what it saw by itself, perhaps alike: under a number of either the other would take both
+                // for what it knew, and its own recovery for the end of both.
+                (true, false) => numbers.fresh(),
+                (false, _) => own.newest.max(fault.newest),
+            };
             own.take_in(before, fault);
             change = change.max(Change::Again);
         }
@@ -72,7 +78,12 @@ impl GpuFaults {
         if self.retain(|fault| !is_mended(fault)) > 0 {
             change = change.max(Change::Again);
         }
-        self.note_links(theirs.best_links);
+        if self.best_links == base.best_links {
+            // A person may have said there that there are fewer.
+            self.best_links = theirs.best_links;
+        } else if theirs.best_links != base.best_links {
+            self.note_links(theirs.best_links);
+        }
         for (subject, occurrences) in &theirs.occurrences {
             let own = self.occurrences.entry(subject.clone());
             own.or_insert_with(|| occurrences.clone());
@@ -88,7 +99,13 @@ impl GpuFaults {
 
 impl Fault {
     fn take_in(&mut self, before: Option<&Self>, theirs: &Self) {
-        self.resets = self.resets.max(theirs.resets);
+        let counted = before.map_or(0, |before| before.resets);
+        self.resets = if self.resets == counted {
+            // Less than before, it was mended there, and is another fault by now.
+            theirs.resets
+        } else {
+            self.resets.max(theirs.resets)
+        };
         self.first_seen_unix_seconds = self
             .first_seen_unix_seconds
             .min(theirs.first_seen_unix_seconds);

@@ -99,7 +99,17 @@ impl GpuFaults {
             .filter(|_| needs_none && !self.awaits_row_remap)
     }
 
-    /// The reset was taken up.
+    /// A reset was taken up that is a proof about what has a number up to this one. While a fault is left that is newer, so is the need that was found with it.
+    pub(in crate::faults) fn reset_is_taken_up(&mut self, mark: u64) {
+        if self.awaits_reset() {
+            self.needs_reset_mark = self.needs_reset_mark.filter(|newest| *newest > mark);
+            self.reset_done_mark = self.reset_done_mark.filter(|newest| *newest > mark);
+        } else {
+            self.forget_need_of_reset();
+        }
+    }
+
+    /// What was found of resets, and what was done, is past.
     pub(in crate::faults) fn forget_need_of_reset(&mut self) {
         self.needs_reset_mark = None;
         self.reset_done_mark = None;

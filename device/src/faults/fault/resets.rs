@@ -41,10 +41,15 @@ impl GpuFaults {
         })
     }
 
+    /// Whether it has a fault that a reset mends.
+    pub(super) fn awaits_reset(&self) -> bool {
+        let mut faults = self.faults.iter();
+        faults.any(|fault| is_mended_by_reset(fault.class))
+    }
+
     /// A reset was done that was begun when the observations had reached this number.
     pub(in crate::faults) fn note_reset(&mut self, mark: u64) {
-        let mut faults = self.faults.iter();
-        if faults.any(|fault| is_mended_by_reset(fault.class)) {
+        if self.awaits_reset() {
             self.reset_done_mark = self.reset_done_mark.max(Some(mark));
         }
     }

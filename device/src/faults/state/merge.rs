@@ -1,8 +1,9 @@
 //! Two instances of the driver during an update: both watch, and both write.
 //!
 //! Each write raises the generation by one, and is made only over the generation that its writer knows. Who was overtaken takes in what the other
-//! has written since, and writes again. Compared are three states: what both knew, what the other has written, what is known here. So a fault that
-//! one of them has mended does not come back by the other, and one that only the other has seen is not lost (S7).
+//! has written since, and writes again. Compared are three states: what both knew, what the other has written, what is known here. So one that only
+//! either has seen is not lost (S7), and a fault that one of them has mended does not come back by the other, unless that has seen it since both knew it:
+//! whether it saw that before or after the recovery nobody can tell.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,8 +84,8 @@ mod tests {
     use super::{
         super::{
             super::{
-                Cause, Condition, Device, FaultClass, KnownAddresses, Observation, Proof, Recovery,
-                Scope, Validation,
+                Catalogue, Cause, Condition, Device, FaultClass, KnownAddresses, Observation,
+                Proof, Recovery, Scope, Validation,
             },
             LogPosition,
         },
@@ -161,6 +162,80 @@ mod tests {
             assert_eq!(mend(&mut one, gpu, mark), 0, "{gpu}");
             let mark = one.mark();
             assert_eq!(mend(&mut one, gpu, mark), 1, "{gpu}");
+        }
+    }
+
+    /// S7: both have seen the same kind of fault, each by itself and under the same number, and one of them has mended what it saw.
+    #[test]
+    fn what_both_saw_is_not_over_by_the_recovery_of_one_that_knew_nothing_of_what_the_other_saw() {
+        let mut base = FaultState::default();
+        base.begin_boot("one");
+        let (mut one, mut other) = (base.clone(), base.clone());
+        see(&mut other, "GPU-0", 48);
+        let by_other = other.clone();
+        see(&mut one, "GPU-0", 95);
+        assert_eq!(one.mark(), other.mark());
+        let mark = other.mark();
+        assert_eq!(mend(&mut other, "GPU-0", mark), 1);
+        // What the other wrote before it mended it is taken in, and written.
+        assert_eq!(one.take_in(&base, &by_other), Change::Again);
+        let by_one = one.clone();
+        // The other takes that in, and writes; the first takes in what is there then.
+        assert_eq!(other.take_in(&by_other, &by_one), Change::New);
+        let _ = one.take_in(&by_one, &other);
+        for state in [&one, &other] {
+            let faults = state.gpus()["GPU-0"].all();
+            assert!(faults[0].message().contains("XID 95"), "{faults:?}");
+        }
+        assert_eq!(mend(&mut one, "GPU-0", mark), 0, "nor by what is as old");
+    }
+
+    #[test]
+    fn a_fault_that_came_anew_after_it_was_mended_begins_with_no_resets() {
+        let mut base = base();
+        assert!(base.count_reset("GPU-0", 2));
+        for own in [0, 3] {
+            let (mut one, mut other) = (base.clone(), base.clone());
+            let mark = other.mark();
+            assert_eq!(mend(&mut other, "GPU-0", mark), 1);
+            see(&mut other, "GPU-0", 48);
+            let _ = one.count_reset("GPU-0", own);
+            let _ = one.take_in(&base, &other);
+            assert_eq!(one.wants_reset("GPU-0", None), Some(own), "counted here");
+        }
+    }
+
+    #[test]
+    fn links_that_a_person_has_said_are_fewer_do_not_come_back_by_the_other() {
+        let known = KnownAddresses([("GPU-0".to_owned(), None)].into());
+        let links = |state: &mut FaultState, active| {
+            let condition = Condition {
+                active_links: Some(active),
+                ..Condition::default()
+            };
+            let catalogue = Catalogue::shipped();
+            let _ = state.look(&catalogue, "GPU-0", &condition, &known, 0);
+        };
+        let mut base = base();
+        links(&mut base, 18);
+        let (mut one, mut other) = (base.clone(), base.clone());
+        let recovery = Recovery {
+            proof: Proof::Operator,
+            scope: Scope::Gpu,
+            mark: other.mark(),
+        };
+        let validation = Validation {
+            condition: &Condition::default(),
+            has_fabric: true,
+            best_links: None,
+        };
+        assert_eq!(other.recover("GPU-0", &recovery, &validation), Ok(1));
+        links(&mut other, 17);
+        let by_other = other.clone();
+        let _ = one.take_in(&base, &by_other);
+        let _ = other.take_in(&by_other, &one);
+        for state in [&one, &other] {
+            assert_eq!(state.gpus()["GPU-0"].best_links(), Some(17));
         }
     }
 

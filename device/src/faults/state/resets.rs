@@ -33,8 +33,8 @@ impl FaultState {
 mod tests {
     use super::{
         super::super::{
-            Cause, Condition, Device, FaultClass, KnownAddresses, Observation, Proof, Recovery,
-            Scope, Validation,
+            Catalogue, Cause, Condition, Device, FaultClass, KnownAddresses, Observation, Proof,
+            Recovery, Scope, Validation,
         },
         *,
     };
@@ -112,6 +112,37 @@ mod tests {
         assert_eq!(recover(&mut state, &proved[0]), 1);
         see(&mut state, FaultClass::Reset, Scope::Gpu);
         assert_eq!(state.wants_reset(GPU, None), Some(0), "another fault");
+    }
+
+    /// Whoever validates bounds the proof by what was seen when that was begun.
+    #[test]
+    fn a_reset_that_was_taken_up_for_what_is_older_is_still_a_proof_for_the_rest() {
+        let known = KnownAddresses([(GPU.to_owned(), None)].into());
+        let mut state = FaultState::default();
+        see(&mut state, FaultClass::Reset, Scope::Gpu);
+        let begun = state.mark();
+        see(&mut state, FaultClass::Reset, Scope::Gpu);
+        let needs_one = Condition {
+            recovery_action: Some(1),
+            ..Condition::default()
+        };
+        let needs_none = Condition {
+            recovery_action: Some(0),
+            ..Condition::default()
+        };
+        for condition in [&needs_one, &needs_none] {
+            let _ = state.look(&Catalogue::shipped(), GPU, condition, &known, 0);
+        }
+        let whole = state.proved(GPU, &needs_none, 0);
+        let bounded = Recovery {
+            mark: begun,
+            ..whole[0]
+        };
+        assert_eq!(recover(&mut state, &bounded), 0, "it is newer");
+        assert_eq!(state.proved(GPU, &needs_none, 0), whole);
+        assert_eq!(recover(&mut state, &whole[0]), 1);
+        assert!(state.proved(GPU, &needs_none, 0).is_empty());
+        assert!(state.gpus().is_empty(), "nothing is left to remember");
     }
 
     /// S7.

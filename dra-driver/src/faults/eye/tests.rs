@@ -9,7 +9,14 @@ use muster_device::{
 };
 
 use super::*;
-use crate::inventory::fixtures;
+use crate::{
+    faults::remedy::{
+        check::Outcome,
+        run::{Ended, How},
+        validating::taken_up,
+    },
+    inventory::fixtures,
+};
 
 const GPUS: u32 = 8;
 const SECONDS: u32 = 5;
@@ -103,4 +110,23 @@ fn a_storm_of_one_gpu_is_kept_up_with_hides_no_fault_and_is_as_little_to_keep_as
     let causes = state.gpus()[&uuid(0)].all().iter();
     let counted: u64 = causes.flat_map(|fault| fault.causes.values()).sum();
     assert_eq!(counted, u64::from(SECONDS * EVENTS_PER_SECOND) - 2);
+}
+
+/// Else a GPU that was reset, and is in order, would be reset once more, and then be one to be exchanged.
+#[test]
+fn a_validation_that_could_not_be_run_has_not_found_a_gpu_out_of_order() {
+    let directory = tempfile::tempdir().unwrap();
+    let eye = eye(&directory).with_validation(true);
+    let uuid = uuid(0);
+    eye.note_validation_due(&uuid, true);
+    let ended = |how| Ended {
+        how,
+        output: String::new(),
+    };
+    let not_run = ended(How::NotRun("status 127".to_owned()));
+    let _ = taken_up(&eye, &uuid, &Outcome::NotRun(not_run));
+    assert!(eye.awaits_first_validation(&uuid));
+    let found = Outcome::OutOfOrder(Some(1), ended(How::Exited(1)));
+    let _ = taken_up(&eye, &uuid, &found);
+    assert!(!eye.awaits_first_validation(&uuid));
 }

@@ -1,5 +1,6 @@
 //! Checks GPUs that nobody uses, one at a time, each as often as the administrator says. One that is found out of order has a fault of the class Unknown, which
-//! a person ends. A GPU that has a fault already is not checked: it is out of use.
+//! a person ends. A GPU that has a fault already is not checked: it is out of use. Nor is any other of the node while one has a fault of that class: a command that
+//! is itself at fault would take all of them, of all nodes, and a person has to look at each.
 //!
 //! When each was checked last is not kept. The time begins with the program, so that a driver which starts anew, on a thousand nodes at once, say, does not
 //! check all GPUs at once.
@@ -10,7 +11,7 @@ use std::{
 };
 
 use muster_api::Reason;
-use muster_device::faults::{Cause, FaultClass, GpuFaults};
+use muster_device::faults::{Cause, FaultClass, FaultState, GpuFaults};
 use muster_serve::Shutdown;
 
 use super::{
@@ -41,6 +42,11 @@ pub(super) async fn run(tools: Tools, order: Order, every: Duration, shutdown: S
             continue;
         };
         let uuid = gpu.gpu.uuid.clone();
+        if let Err(why) = tools.others.gave_nothing().await {
+            tracing::debug!(gpu = uuid, why, "a GPU is not checked now");
+            next.insert(uuid, Instant::now() + TRY_AGAIN.min(every));
+            continue;
+        }
         let (with, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
         let checked = tokio::task::spawn_blocking(move || {
             let outcome = check(&with, &order, &gpu, || stop.is_requested());
@@ -69,6 +75,9 @@ fn due(
     now: Instant,
 ) -> Option<KnownGpu> {
     let state = tools.eye.state();
+    if waits_for_a_person(&state) {
+        return None;
+    }
     let is_faulty = |uuid: &str| {
         let faults = state.gpus().get(uuid).map(GpuFaults::all);
         let mut faults = faults.unwrap_or_default().iter();
@@ -81,6 +90,12 @@ fn due(
     waiting
         .min_by_key(|(at, _)| *at)
         .map(|(_, known)| known.clone())
+}
+
+/// Whether a GPU of the node has a fault that only a person can judge.
+fn waits_for_a_person(state: &FaultState) -> bool {
+    let mut faults = state.gpus().values().flat_map(GpuFaults::all);
+    faults.any(|fault| fault.class == FaultClass::Unknown)
 }
 
 /// Tells what was found. When the GPU is checked again.
@@ -104,4 +119,34 @@ async fn taken_up(tools: &Tools, uuid: &str, outcome: &Outcome, every: Duration)
         }
     }
     every
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_device::faults::{Device, KnownAddresses, Observation, Scope};
+
+    use super::*;
+
+    #[test]
+    fn after_one_finding_no_other_gpu_of_the_node_is_checked_until_a_person_has_looked() {
+        for (class, waits) in [
+            (FaultClass::Info, false),
+            (FaultClass::Reset, false),
+            (FaultClass::Unknown, true),
+        ] {
+            let mut state = FaultState::default();
+            assert!(!waits_for_a_person(&state));
+            let known = KnownAddresses([("GPU-0".to_owned(), None)].into());
+            let observation = Observation {
+                class,
+                scope: Scope::Gpu,
+                cause: Cause::CheckFailed(Some(1)),
+            };
+            let gpu = Device::Uuid("GPU-0".to_owned());
+            let _ = state.observe(&gpu, observation, &known, 0);
+            assert_eq!(waits_for_a_person(&state), waits, "{class}");
+            let _ = state.forget("GPU-0");
+            assert!(!waits_for_a_person(&state));
+        }
+    }
 }

@@ -8,6 +8,10 @@ use std::{
     path::Path,
 };
 
+use rustix::fs::{AtFlags, CWD, FileType, StatxFlags, statx};
+
+/// Major number of the device files of GPUs (Linux `Documentation/admin-guide/devices.txt`: 195 is the vendor's).
+const NVIDIA_MAJOR: u32 = 195;
 /// What the kernel appends to the name of a file that was removed.
 const DELETED: &str = " (deleted)";
 /// The error that `/proc` gives of a process that has ended since it was listed: `ESRCH`.
@@ -75,8 +79,12 @@ pub fn holders(
 fn open_minors(directory: &Path) -> io::Result<BTreeSet<u32>> {
     let mut minors = BTreeSet::new();
     for entry in fs::read_dir(directory)? {
-        match fs::read_link(entry?.path()) {
-            Ok(target) => minors.extend(minor(&target)),
+        let file = entry?.path();
+        match fs::read_link(&file) {
+            Ok(target) => {
+                let named = minor(&target);
+                minors.extend(named.and_then(|named| minor_of(&file, named)));
+            }
             // It was closed meanwhile.
             Err(error) if has_ended(&error) => {}
             Err(error) => return Err(error),
@@ -90,6 +98,16 @@ fn minor(path: &Path) -> Option<u32> {
     let name = path.file_name()?.to_str()?;
     let name = name.strip_suffix(DELETED).unwrap_or(name);
     name.strip_prefix("nvidia")?.parse().ok()
+}
+
+/// The number of the device of a GPU that an open file is, if it is one. Anybody may give a file of his the name of one, and is no user of a GPU for that.
+/// No file system is asked: one that does not answer holds up nobody. What cannot be told is what its name says.
+fn minor_of(file: &Path, named: u32) -> Option<u32> {
+    let Ok(found) = statx(CWD, file, AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE) else {
+        return Some(named);
+    };
+    let is_device = FileType::from_raw_mode(u32::from(found.stx_mode)) == FileType::CharacterDevice;
+    (is_device && found.stx_rdev_major == NVIDIA_MAJOR).then_some(found.stx_rdev_minor)
 }
 
 fn has_ended(error: &io::Error) -> bool {
@@ -128,6 +146,11 @@ mod tests {
             &["socket:[1]", "/dev/nvidia1 (deleted)", "/dev/nvidia10"],
         );
         process(12, &["/root/dev/nvidia0"]);
+        // That is no device.
+        let own = proc.join("files/nvidia0");
+        fs::create_dir_all(proc.join("files")).unwrap();
+        fs::write(&own, "").unwrap();
+        process(14, &[own.to_str().unwrap(), "/dev/null"]);
         // It ends at this moment.
         fs::create_dir_all(proc.join("13")).unwrap();
         fs::create_dir_all(proc.join("driver/nvidia")).unwrap();

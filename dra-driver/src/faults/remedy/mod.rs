@@ -4,7 +4,7 @@
 //! * [`settings`], [`command`]: which commands, and how they are called. [`plan`]: what is due about a GPU, without IO.
 //! * [`run`]: a command as processes that end, whatever it does. [`in_root`]: in the file system of the host's driver. [`crate::store::marks`]: which
 //!   GPUs are kept for one, over a crash.
-//! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`running`]: a check gives way to
+//! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`others`]: who may open one. [`running`]: a check gives way to
 //!   a claim.
 //! * [`resetting`], [`validating`], [`checking`]: the tasks. [`tell`]: Events.
 //!
@@ -15,6 +15,7 @@ pub mod checking;
 pub mod command;
 pub mod holders;
 pub mod in_root;
+pub mod others;
 pub mod plan;
 pub mod reset;
 pub mod resetting;
@@ -30,7 +31,13 @@ use muster_api::NodeDevices;
 use muster_serve::Shutdown;
 use tokio::sync::watch;
 
-use self::{running::Checks, settings::Remedies, tell::Teller};
+use self::{
+    command::Named,
+    others::Others,
+    running::Checks,
+    settings::{Order, Remedies},
+    tell::Teller,
+};
 use super::eye::Eye;
 use crate::{
     inventory::{KnownGpu, KnownGpus},
@@ -56,6 +63,8 @@ pub struct Tools {
     pub root: Option<PathBuf>,
     /// The GPUs.
     pub gpus: watch::Receiver<Option<KnownGpus>>,
+    /// What others gave to containers.
+    pub others: Others,
     /// Which checks run.
     pub checks: Checks,
     /// What is counted.
@@ -117,6 +126,26 @@ impl Tools {
     fn named<'a>(gpus: &'a [KnownGpu], uuid: &str) -> Option<&'a KnownGpu> {
         gpus.iter().find(|known| known.gpu.uuid == uuid)
     }
+}
+
+/// A command about these GPUs. An error says why they cannot be named.
+fn words<'a>(
+    tools: &Tools,
+    order: &Order,
+    gpus: impl Iterator<Item = &'a KnownGpu>,
+) -> Result<Vec<String>, String> {
+    let named = |known: &'a KnownGpu| {
+        let gpu = &known.gpu;
+        match tools.eye.backend().index(&gpu.uuid) {
+            Ok(nvml_index) => Ok(Named { gpu, nvml_index }),
+            Err(error) => Err(format!(
+                "the number of GPU {} cannot be told: {error}",
+                gpu.uuid
+            )),
+        }
+    };
+    let named: Vec<Named<'a>> = gpus.map(named).collect::<Result<_, String>>()?;
+    Ok(order.template.about(&named))
 }
 
 /// UUIDs, for people.

@@ -7,15 +7,13 @@ use std::time::Duration;
 
 /// Resets for one fault.
 pub const MOST_RESETS: u32 = 2;
-/// For how long a GPU that was reset is given to be found in order: its links are set up anew, and the fabric manager has to take it up.
-pub const SETTLE: Duration = Duration::from_mins(1);
 
 /// What is known of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// How often it was reset for what is wrong with it; `None`: it is not to be reset.
     pub resets: Option<u32>,
-    /// How long ago the last reset ended, of those since the program was started.
+    /// How long ago the last reset ended; of one before the program was started, how long ago that was: nobody has looked at the GPU any longer.
     pub since_last: Option<Duration>,
     /// It was reset, and the command that checks it was not run since.
     pub awaits_check: bool,
@@ -32,9 +30,9 @@ pub enum Due {
     Retire(u32),
 }
 
-/// What is due about a GPU.
-pub fn due(facts: Facts) -> Due {
-    let is_settling = facts.since_last.is_some_and(|since| since < SETTLE);
+/// What is due about a GPU. `settle`: for how long one that was reset is given to be found in order.
+pub fn due(facts: Facts, settle: Duration) -> Due {
+    let is_settling = facts.since_last.is_some_and(|since| since < settle);
     match facts.resets {
         None => Due::Nothing,
         Some(_) if is_settling || facts.awaits_check => Due::Nothing,
@@ -52,6 +50,7 @@ mod tests {
     use super::*;
 
     const GPU: &str = "GPU-0";
+    const SETTLE: Duration = Duration::from_mins(1);
 
     fn facts(resets: Option<u32>, since_last: Option<u64>, awaits_check: bool) -> Facts {
         Facts {
@@ -75,7 +74,7 @@ mod tests {
             (facts(Some(2), None, false), Due::Retire(2)),
             (facts(Some(7), None, false), Due::Retire(7)),
         ] {
-            assert_eq!(due(facts), expected, "{facts:?}");
+            assert_eq!(due(facts, SETTLE), expected, "{facts:?}");
         }
     }
 
@@ -112,10 +111,9 @@ mod tests {
                     if !goes_on() {
                         continue;
                     }
-                    mark = None;
                 }
                 let facts = facts(disk.wants_reset(GPU, None), None, false);
-                let Due::Reset(number) = due(facts) else {
+                let Due::Reset(number) = due(facts, SETTLE) else {
                     break;
                 };
                 mark = Some(number);
@@ -133,7 +131,8 @@ mod tests {
             }
             assert!(begun <= MOST_RESETS, "{crashes:08b}: {begun}");
             let facts = facts(disk.wants_reset(GPU, None), None, false);
-            assert_eq!(due(facts), Due::Retire(MOST_RESETS), "{crashes:08b}");
+            let due = due(facts, SETTLE);
+            assert_eq!(due, Due::Retire(MOST_RESETS), "{crashes:08b}");
         }
     }
 }

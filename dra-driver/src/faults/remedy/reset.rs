@@ -9,13 +9,13 @@
 //!
 //! # Order
 //!
-//! 1. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
+//! 1. The kernel's log can be read. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
 //!    take from its administrator.
-//! 2. NVML lists no process on them, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
+//! 2. NVML lists no process on them, and no slices but those that were known in step 1, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
 //! 3. The command is run. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
-//! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. From step 3 on the reset counts, also if the driver ends before it has
+//! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. If NVML was closed for that it is not tried again soon. From step 3 on the reset counts, also if the driver ends before it has
 //! counted: the mark tells the next one. The proof carries the number that the observations had reached before step 3, so it is about nothing that was
 //! seen later (S7).
 
@@ -24,14 +24,16 @@ use std::{
     time::Duration,
 };
 
-use muster_device::{Gpu, faults::resets_with};
+use muster_device::{Backend, MigInstance, faults::resets_with};
 
 use super::{
     Tools,
     holders::{Holder, holders},
     listed,
+    resetting::RESET,
     run::{Ended, How, Run},
     settings::ResetOrder,
+    words,
 };
 use crate::{
     inventory::KnownGpu,
@@ -48,10 +50,12 @@ const GRACE: Duration = Duration::from_secs(15);
 /// What came of a reset.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was done, whatever it was good for.
-    Ran(Ended),
-    /// It was not to be done now, or could not be begun.
+    /// It was done, whatever it was good for, to the GPUs with these UUIDs.
+    Ran(Ended, BTreeSet<String>),
+    /// It was not to be done now.
     Refused(String),
+    /// It could not be begun, and NVML was closed for it.
+    InVain(String),
 }
 
 /// What is to be reset, and why.
@@ -70,6 +74,10 @@ pub fn reset(
     wanted: &Wanted,
     is_over: impl Fn() -> bool,
 ) -> Outcome {
+    if !tools.eye.hears_the_log() {
+        let why = "the kernel's log cannot be read, which alone tells of faults of the other GPUs while NVML is closed";
+        return Outcome::Refused(why.to_owned());
+    }
     let known = tools.answering();
     let group = match group_of(tools, &known, &wanted.gpu) {
         Ok(group) => group,
@@ -89,6 +97,12 @@ pub fn reset(
         Ok(reserved) => reserved,
         Err(refused) => return Outcome::Refused(refused.to_string()),
     };
+    let counted = tools.eye.state().wants_reset(&wanted.gpu, Some(RESET));
+    if counted.is_none_or(|counted| counted >= wanted.number) {
+        give_back(reserved);
+        let why = "its fault is over by now, or it was reset for it meanwhile";
+        return Outcome::Refused(why.to_owned());
+    }
     let before = tools.eye.mark();
     match run(tools, order, &group, &mark.id, is_over) {
         Ok(Ended {
@@ -97,15 +111,15 @@ pub fn reset(
         }) => {
             give_back(reserved);
             let why = format!("the command cannot be run: {cause} {output}");
-            Outcome::Refused(why.trim_end().to_owned())
+            Outcome::InVain(why.trim_end().to_owned())
         }
         Ok(ended) => {
             finish(tools, reserved, wanted, before, &uuids, &ended);
-            Outcome::Ran(ended)
+            Outcome::Ran(ended, uuids)
         }
-        Err(why) => {
+        Err(not_begun) => {
             give_back(reserved);
-            Outcome::Refused(why)
+            not_begun
         }
     }
 }
@@ -153,14 +167,32 @@ fn have_no_slices_of_others(tools: &Tools, lock: &Guard, group: &[KnownGpu]) -> 
     Ok(())
 }
 
-/// Runs the command, if nobody has the GPUs open. An error says why it was not begun.
+/// What is known of slices is some seconds old. While the GPUs are locked nobody here makes one, so what is new is an administrator's.
+fn have_no_new_slices(backend: &Backend, group: &[KnownGpu]) -> Result<(), String> {
+    for known in group.iter().filter(|known| known.gpu.mig.is_some()) {
+        let uuid = &known.gpu.uuid;
+        let live = backend
+            .mig_instances(uuid)
+            .map_err(|error| format!("which slices GPU {uuid} has cannot be told: {error}"))?;
+        let is_known = |slice: &MigInstance| known.instances.contains(slice);
+        if let Some(slice) = live.iter().find(|slice| !is_known(slice)) {
+            return Err(format!(
+                "on GPU {uuid} a slice was made at memory slice {} since it was looked at last",
+                slice.placement.start
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Runs the command, if nobody has the GPUs open. An error is what came of it if it was not begun.
 fn run(
     tools: &Tools,
     order: &ResetOrder,
     group: &[KnownGpu],
     id: &str,
     is_over: impl Fn() -> bool,
-) -> Result<Ended, String> {
+) -> Result<Ended, Outcome> {
     let is_ignored = |holder: &Holder| {
         let program = holder.program.as_ref();
         program.is_some_and(|program| order.ignored_programs.contains(program))
@@ -169,14 +201,16 @@ fn run(
     for known in group {
         let uuid = &known.gpu.uuid;
         let processes = tools.eye.backend().processes(uuid);
-        let processes =
-            processes.map_err(|error| format!("who uses GPU {uuid} cannot be told: {error}"))?;
+        let processes = processes.map_err(|error| {
+            Outcome::Refused(format!("who uses GPU {uuid} cannot be told: {error}"))
+        })?;
         let own = processes
             .iter()
             .map(|process| Holder::of(&tools.proc, process.pid));
         users.entry(uuid.clone()).or_default().extend(own);
     }
-    refuse(&users, is_ignored)?;
+    refuse(&users, is_ignored).map_err(Outcome::Refused)?;
+    have_no_new_slices(tools.eye.backend(), group).map_err(Outcome::Refused)?;
     let minors = group.iter();
     let minors: BTreeMap<u32, String> = minors
         .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
@@ -187,12 +221,14 @@ fn run(
     };
     // NVML is not closed, which all GPUs of the node would feel, as long as somebody else has these open.
     let own = std::process::id();
-    refuse(&open()?, |it| it.pid == own || is_ignored(it))?;
+    let by_others = open().and_then(|open| refuse(&open, |it| it.pid == own || is_ignored(it)));
+    by_others.map_err(Outcome::Refused)?;
+    let words = words(tools, &order.order, group.iter()).map_err(Outcome::Refused)?;
     let released = tools.eye.backend().release("a GPU is being reset");
-    let released = released.map_err(|error| format!("NVML cannot be closed: {error}"))?;
-    refuse(&open()?, is_ignored)?;
-    let gpus: Vec<&Gpu> = group.iter().map(|known| &known.gpu).collect();
-    let words = order.order.template.about(&gpus);
+    let released =
+        released.map_err(|error| Outcome::InVain(format!("NVML cannot be closed: {error}")))?;
+    let by_anybody = open().and_then(|open| refuse(&open, is_ignored));
+    by_anybody.map_err(Outcome::InVain)?;
     tracing::warn!(command = ?words, "resetting");
     let run = Run {
         words: &words,
@@ -253,5 +289,36 @@ fn finish(
 fn give_back(reserved: Reserved) {
     if let Err(failure) = reserved.release() {
         tracing::warn!(%failure, "the mark of a GPU is not removed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        inventory::KnownGpus,
+        mock_node::{BOOT, MockNode},
+    };
+
+    #[test]
+    fn a_slice_that_an_administrator_made_a_moment_ago_is_not_reset_away() {
+        let node = MockNode::new();
+        let listed = node.backend.gpus().unwrap();
+        let known = KnownGpus::default().after(BOOT, &listed);
+        let gpu = known.gpus[0].gpu.clone();
+        assert_eq!(have_no_new_slices(&node.backend, &known.gpus), Ok(()));
+        node.backend.set_mig_mode(&gpu.uuid, true).unwrap();
+        let profile = &gpu.mig.as_ref().unwrap().profiles[0];
+        let placement = profile.placements[0];
+        let made = node.backend.create_slice(&gpu.uuid, profile, placement);
+        let made = made.unwrap();
+        let told = have_no_new_slices(&node.backend, &known.gpus).unwrap_err();
+        assert!(told.contains(&gpu.uuid), "{told}");
+        let others = &known.gpus[1..];
+        assert_eq!(have_no_new_slices(&node.backend, others), Ok(()));
+        // Once it is known, who made it decides.
+        let seen = BTreeMap::from([(gpu.uuid, vec![made])]);
+        let known = known.with_instances(&seen, |_, _| false);
+        assert_eq!(have_no_new_slices(&node.backend, &known.gpus), Ok(()));
     }
 }

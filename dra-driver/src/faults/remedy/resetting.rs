@@ -31,12 +31,18 @@ use crate::{
 
 /// How often it is looked.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked for what an earlier driver left running.
+const LOOK_FOR_LEFT_EVERY: Duration = Duration::from_secs(30);
 /// The recovery action that asks for a reset.
-const RESET: u32 = 1;
+pub(super) const RESET: u32 = 1;
 /// How long after it was refused a reset is tried again.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
+/// The same if NVML was closed for it, and nothing came of that: all GPUs of the node felt it.
+const CLOSED_PAUSE: Duration = Duration::from_mins(5);
 /// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
 const REFUSED_FOR: Duration = Duration::from_mins(1);
+/// How often people are told anew why a GPU is refused its reset, if that is another reason: who has it open may be another process each time.
+const TELL_EVERY: Duration = Duration::from_mins(10);
 
 /// The task.
 #[derive(Debug)]
@@ -46,8 +52,7 @@ pub(super) struct Resetting {
     kubernetes: Kubernetes,
     node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
     shutdown: Shutdown,
-    /// When the last reset of each GPU ended.
-    ended: BTreeMap<String, Instant>,
+    resets: Resets,
     refused: BTreeMap<String, Refused>,
 }
 
@@ -58,8 +63,19 @@ struct Refused {
     /// When it is tried again.
     again: Instant,
     why: String,
-    /// What people were told.
-    told: Option<String>,
+    /// What people were told last, and when.
+    told: Option<(String, Instant)>,
+}
+
+impl Refused {
+    /// Whether people are to be told why, now that it is refused, and tried again after this pause.
+    fn is_news(&self, why: &str, pause: Duration, now: Instant) -> bool {
+        // What takes longer than that is told at once.
+        let is_long = now.duration_since(self.since) + pause >= REFUSED_FOR;
+        let is_other =
+            |(told, at): &(String, Instant)| told != why && now.duration_since(*at) >= TELL_EVERY;
+        is_long && self.told.as_ref().is_none_or(is_other)
+    }
 }
 
 impl Resetting {
@@ -76,18 +92,22 @@ impl Resetting {
             kubernetes,
             node_devices,
             shutdown,
-            ended: BTreeMap::new(),
+            resets: Resets::since(Instant::now()),
             refused: BTreeMap::new(),
         }
     }
 
     /// Goes on until it is dropped.
     pub(super) async fn run(mut self) {
+        let mut look_for_left_at = Instant::now();
         loop {
-            let tools = self.tools.clone();
-            let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
-            if let Err(broken) = looked {
-                tracing::error!(%broken, "the look for commands that were left broke off");
+            if Instant::now() >= look_for_left_at {
+                let tools = self.tools.clone();
+                let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
+                if let Err(broken) = looked {
+                    tracing::error!(%broken, "the look for commands that were left broke off");
+                }
+                look_for_left_at = Instant::now() + LOOK_FOR_LEFT_EVERY;
             }
             if let Some(order) = self.order.clone() {
                 self.look(&order).await;
@@ -98,8 +118,9 @@ impl Resetting {
 
     async fn look(&mut self, order: &ResetOrder) {
         let tools = self.tools.clone();
-        let ended = self.ended.clone();
-        let found = tokio::task::spawn_blocking(move || wanted(&tools, &ended)).await;
+        let resets = self.resets.clone();
+        let settle = order.settle;
+        let found = tokio::task::spawn_blocking(move || wanted(&tools, &resets, settle)).await;
         let wanted = match found {
             Ok(wanted) => wanted,
             Err(broken) => {
@@ -114,21 +135,29 @@ impl Resetting {
             if refused.is_some_and(|refused| Instant::now() < refused.again) {
                 continue;
             }
-            self.one(order, wanted).await;
+            if self.one(order, wanted).await {
+                // That took its time, and may have been of use to others: what is wanted is looked for anew.
+                return;
+            }
         }
     }
 
-    async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) {
+    /// Has a GPU reset; whether the command was run.
+    async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) -> bool {
         if let Err(why) = self.is_allowed().await {
             tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
-            return;
+            return false;
+        }
+        if let Err(why) = self.tools.others.gave_nothing().await {
+            self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await;
+            return false;
         }
         let (tools, stop) = (self.tools.clone(), self.shutdown.clone());
         let (order, of) = (order.clone(), wanted.clone());
         let done = move || reset(&tools, &order, &of, || stop.is_requested());
         match tokio::task::spawn_blocking(done).await {
-            Ok(Outcome::Ran(ended)) => {
-                self.ended.insert(wanted.gpu.clone(), Instant::now());
+            Ok(Outcome::Ran(ended, gpus)) => {
+                self.resets.ended(&gpus, Instant::now());
                 self.refused.remove(&wanted.gpu);
                 let is_done = ended.how == How::Exited(0);
                 let label = if is_done { "done" } else { "failed" };
@@ -145,10 +174,13 @@ impl Resetting {
                 } else {
                     teller.warn(&wanted.gpu, Reason::GpuReset, note).await;
                 }
+                return true;
             }
-            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why).await,
+            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await,
+            Ok(Outcome::InVain(why)) => self.refuse(&wanted.gpu, why, CLOSED_PAUSE).await,
             Err(broken) => tracing::error!(%broken, "the reset of a GPU broke off"),
         }
+        false
     }
 
     /// Whether the controller says so, asked now. The watch first, which costs nothing.
@@ -165,7 +197,7 @@ impl Resetting {
         }
     }
 
-    async fn refuse(&mut self, uuid: &str, why: String) {
+    async fn refuse(&mut self, uuid: &str, why: String, pause: Duration) {
         let now = Instant::now();
         let refused = self
             .refused
@@ -176,14 +208,13 @@ impl Resetting {
                 why: String::new(),
                 told: None,
             });
-        refused.again = now + REFUSED_PAUSE;
+        refused.again = now + pause;
         if refused.why != why {
             tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
             refused.why.clone_from(&why);
         }
-        let is_long = now.duration_since(refused.since) >= REFUSED_FOR;
-        if is_long && refused.told.as_ref() != Some(&why) {
-            refused.told = Some(why.clone());
+        if refused.is_news(&why, pause, now) {
+            refused.told = Some((why.clone(), now));
             self.tools.metrics.reset_gpu("refused");
             let note = format!("it is to be reset for its fault, and is not: {why}");
             self.tools.teller.warn(uuid, Reason::GpuReset, note).await;
@@ -191,8 +222,42 @@ impl Resetting {
     }
 }
 
+/// When GPUs were reset.
+#[derive(Clone, Debug)]
+struct Resets {
+    /// When the program was started.
+    begun: Instant,
+    /// When the last of each ended since then.
+    ended: BTreeMap<String, Instant>,
+}
+
+impl Resets {
+    /// None since the program was started.
+    fn since(begun: Instant) -> Self {
+        Self {
+            begun,
+            ended: BTreeMap::new(),
+        }
+    }
+
+    /// A reset of these GPUs ended. Whichever of them it was for, all are given time.
+    fn ended(&mut self, gpus: &BTreeSet<String>, now: Instant) {
+        let ended = gpus.iter().map(|gpu| (gpu.clone(), now));
+        self.ended.extend(ended);
+    }
+
+    /// How long a GPU has had time to be found in order since it was reset, as often as this. That it was reset before the program was started, the
+    /// disk tells, and not when: it may have been a moment ago.
+    fn since_last(&self, uuid: &str, resets: Option<u32>) -> Option<Duration> {
+        let earlier = resets.is_some_and(|resets| resets > 0);
+        let ended = self.ended.get(uuid).copied();
+        let last = ended.or(earlier.then_some(self.begun));
+        last.map(|last| last.elapsed())
+    }
+}
+
 /// The GPUs that are to be reset now. One that was reset in vain is noted as one to be exchanged. Blocking.
-fn wanted(tools: &Tools, ended: &BTreeMap<String, Instant>) -> Vec<Wanted> {
+fn wanted(tools: &Tools, done: &Resets, settle: Duration) -> Vec<Wanted> {
     let mut wanted = Vec::new();
     for known in tools.answering() {
         let uuid = known.gpu.uuid;
@@ -210,10 +275,10 @@ fn wanted(tools: &Tools, ended: &BTreeMap<String, Instant>) -> Vec<Wanted> {
         };
         let facts = Facts {
             resets,
-            since_last: ended.get(&uuid).map(Instant::elapsed),
+            since_last: done.since_last(&uuid, resets),
             awaits_check: awaits_proof && tools.eye.awaits_first_validation(&uuid),
         };
-        match plan::due(facts) {
+        match plan::due(facts, settle) {
             Due::Nothing => {}
             Due::Reset(number) => wanted.push(Wanted { gpu: uuid, number }),
             Due::Retire(resets) => {
@@ -264,6 +329,72 @@ fn end_what_was_left(tools: &Tools) {
     for (uuid, mark) in over {
         if let Err(failure) = tools.store.remove_left_mark(&uuid, &mark) {
             tracing::warn!(gpu = uuid, %failure, "the mark of a GPU is not removed");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gpu_that_was_reset_before_the_driver_was_started_is_given_time_to_be_found_in_order() {
+        let settle = Duration::from_mins(1);
+        let resets = Resets::since(Instant::now());
+        for (count, expected) in [
+            (None, Due::Nothing),
+            (Some(0), Due::Reset(1)),
+            (Some(1), Due::Nothing),
+            (Some(2), Due::Nothing),
+        ] {
+            let facts = Facts {
+                resets: count,
+                since_last: resets.since_last("GPU-0", count),
+                awaits_check: false,
+            };
+            assert_eq!(plan::due(facts, settle), expected, "{count:?}");
+        }
+        let since = resets.since_last("GPU-0", Some(2));
+        assert!(since.is_some_and(|since| since < settle), "{since:?}");
+    }
+
+    #[test]
+    fn whoever_keeps_a_gpu_from_being_reset_is_told_after_a_minute_and_others_ten_minutes_later() {
+        let since = Instant::now();
+        let at = |seconds| since + Duration::from_secs(seconds);
+        let mut refused = Refused {
+            since,
+            again: since,
+            why: String::new(),
+            told: None,
+        };
+        assert!(!refused.is_news("process 1", REFUSED_PAUSE, at(50)));
+        assert!(refused.is_news("no program", CLOSED_PAUSE, at(0)));
+        assert!(refused.is_news("process 1", REFUSED_PAUSE, at(55)));
+        refused.told = Some(("process 1".to_owned(), at(55)));
+        for (why, seconds, is_news) in [
+            ("process 1", 5_000, false),
+            ("process 2", 60, false),
+            ("process 2", 654, false),
+            ("process 2", 655, true),
+        ] {
+            let told = refused.is_news(why, REFUSED_PAUSE, at(seconds));
+            assert_eq!(told, is_news, "{why} {seconds}");
+        }
+    }
+
+    #[test]
+    fn what_was_reset_with_another_gpu_is_not_reset_once_more_before_it_was_looked_at() {
+        let mut resets = Resets::since(Instant::now());
+        let both = ["GPU-0", "GPU-1"].map(str::to_owned);
+        resets.ended(&BTreeSet::from(both), Instant::now());
+        for (gpu, expected) in [("GPU-1", Due::Nothing), ("GPU-2", Due::Reset(1))] {
+            let facts = Facts {
+                resets: Some(0),
+                since_last: resets.since_last(gpu, Some(0)),
+                awaits_check: false,
+            };
+            assert_eq!(plan::due(facts, Duration::from_mins(1)), expected, "{gpu}");
         }
     }
 }

@@ -4,6 +4,9 @@
 //! under. When its time is over, or it is to stop, the group is asked to end, and killed after a grace. When it has ended, whatever is left that bears its
 //! mark is killed, also what has left the group: nothing that a command began outlives it. Processes that the kernel does not end are told
 //! ([`How::Stuck`]): the GPU is not free as long as they are there.
+//!
+//! What has ended is looked for in the cgroup of this process, where a command's processes are. To read the environment of another's process may take for
+//! ever, if that hangs in the kernel as processes of broken GPUs do; and anybody may give his own processes the mark.
 
 use std::{
     ffi::OsString,
@@ -105,7 +108,8 @@ impl Run<'_> {
             }
         };
         let how = self.wait(&mut child, is_over);
-        let is_ended = end(Path::new("/proc"), self.id);
+        let proc = Path::new("/proc");
+        let is_ended = end_within(proc, self.id, cgroup(&proc.join("self")).as_deref());
         let output = output.end();
         let how = match how {
             How::Exited(status) if status == i32::from(in_root::NOT_RUN) || status == 126 => {
@@ -195,11 +199,16 @@ fn signal(child: &Child, signal: Signal) {
     }
 }
 
-/// Ends all processes with this mark; whether none is left. Blocking.
+/// Ends all processes with this mark, in whatever cgroup; whether none is left. Blocking.
 pub fn end(proc: &Path, id: &str) -> bool {
+    end_within(proc, id, None)
+}
+
+/// The same of those in this cgroup.
+fn end_within(proc: &Path, id: &str, cgroup: Option<&[u8]>) -> bool {
     let deadline = Instant::now() + KILLED;
     loop {
-        let left = marked(proc, id);
+        let left = marked(proc, id, cgroup);
         if left.is_empty() {
             return true;
         }
@@ -215,10 +224,19 @@ pub fn end(proc: &Path, id: &str) -> bool {
     }
 }
 
-/// Processes with this mark. One that cannot be looked at is not ours: ours are of the same user.
-fn marked(proc: &Path, id: &str) -> Vec<Pid> {
+/// The cgroup of the process with this directory, as the kernel writes it; `None`: it does not tell.
+fn cgroup(directory: &Path) -> Option<Vec<u8>> {
+    let text = fs::read(directory.join("cgroup")).ok()?;
+    (!text.is_empty()).then_some(text)
+}
+
+/// Processes with this mark, in this cgroup or whichever. One that cannot be looked at is not ours: ours are of the same user.
+fn marked(proc: &Path, id: &str, within: Option<&[u8]>) -> Vec<Pid> {
     let wanted = format!("{VARIABLE}={id}");
     let is_marked = |directory: &Path| {
+        if within.is_some() && cgroup(directory).as_deref() != within {
+            return false;
+        }
         let environment = fs::read(directory.join("environ")).unwrap_or_default();
         let mut variables = environment.split(|byte| *byte == 0);
         variables.any(|variable| variable == wanted.as_bytes())
@@ -347,8 +365,36 @@ mod tests {
         assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
         for id in ["late", "stopped"] {
             let id = format!("{id}-{}", std::process::id());
-            assert!(marked(Path::new("/proc"), &id).is_empty(), "{id}");
+            assert!(marked(Path::new("/proc"), &id, None).is_empty(), "{id}");
         }
+    }
+
+    #[test]
+    fn who_gives_his_own_processes_the_mark_is_no_part_of_the_command() {
+        let directory = tempfile::tempdir().unwrap();
+        let proc = directory.path();
+        for (pid, cgroup, id) in [
+            ("10", "0::/driver\n", "one"),
+            ("11", "0::/driver\n", "other"),
+            ("12", "0::/tenant\n", "one"),
+        ] {
+            fs::create_dir(proc.join(pid)).unwrap();
+            fs::write(proc.join(pid).join("cgroup"), cgroup).unwrap();
+            let environment = format!("PATH=/bin\0{VARIABLE}={id}\0");
+            fs::write(proc.join(pid).join("environ"), environment).unwrap();
+        }
+        let own = cgroup(&proc.join("10"));
+        let found = |within: Option<&[u8]>| -> Vec<i32> {
+            let mut found: Vec<i32> = marked(proc, "one", within)
+                .into_iter()
+                .map(|pid| pid.as_raw_nonzero().get())
+                .collect();
+            found.sort_unstable();
+            found
+        };
+        assert_eq!(found(own.as_deref()), [10]);
+        assert_eq!(found(None), [10, 12], "of a driver that has ended");
+        assert_eq!(cgroup(&proc.join("13")), None);
     }
 
     #[test]

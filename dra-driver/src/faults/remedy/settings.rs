@@ -23,6 +23,7 @@ pub struct Remedies {
 struct Reset {
     command: Vec<String>,
     deadline_seconds: u32,
+    settle_seconds: u32,
     ignored_programs: Vec<String>,
 }
 
@@ -45,6 +46,7 @@ impl Default for Reset {
         Self {
             command: Vec::new(),
             deadline_seconds: 120,
+            settle_seconds: 60,
             ignored_programs: Vec::new(),
         }
     }
@@ -73,6 +75,8 @@ pub struct Order {
 pub struct ResetOrder {
     /// The command.
     pub order: Order,
+    /// For how long a GPU that was reset is given to be found in order: its links are set up anew, and the fabric manager has to take it up.
+    pub settle: Duration,
     /// Programs that may have a GPU open all the same, by their path: the command takes care of them.
     pub ignored_programs: Vec<String>,
 }
@@ -96,6 +100,7 @@ impl Remedies {
         }
         let deadlines = [
             ("reset.deadlineSeconds", self.reset.deadline_seconds),
+            ("reset.settleSeconds", self.reset.settle_seconds),
             (
                 "validation.deadlineSeconds",
                 self.validation.deadline_seconds,
@@ -122,6 +127,7 @@ impl Remedies {
         let ignored = self.reset.ignored_programs.iter();
         Some(ResetOrder {
             order,
+            settle: Duration::from_secs(u64::from(self.reset.settle_seconds)),
             ignored_programs: ignored.filter(|it| !it.is_empty()).cloned().collect(),
         })
     }
@@ -176,7 +182,7 @@ mod tests {
         let validation = json!({"command": ["/bin/check", "{uuid}"], "deadlineSeconds": 30});
         for (own, expected) in [
             (json!([]), "/bin/check"),
-            (json!(["/bin/deep"]), "/bin/deep"),
+            (json!(["/bin/deep", "{pci}"]), "/bin/deep"),
         ] {
             let deep = json!({"command": own, "everySeconds": 60});
             let remedies = read(&json!({"validation": validation, "deepCheck": deep})).unwrap();
@@ -194,8 +200,16 @@ mod tests {
             (json!({"reset": {"command": [""]}}), "reset.command"),
             (json!({"reset": {"command": ["/r", "{gpu}"]}}), "{gpu}"),
             (
+                json!({"deepCheck": {"command": ["/r"]}}),
+                "deepCheck.command: \"/r\" is not told which GPU",
+            ),
+            (
                 json!({"reset": {"deadlineSeconds": 0}}),
                 "reset.deadlineSeconds: 0",
+            ),
+            (
+                json!({"reset": {"settleSeconds": 0}}),
+                "reset.settleSeconds: 0",
             ),
             (json!({"validation": {"deadlineSeconds": 86_401}}), "86401"),
             (

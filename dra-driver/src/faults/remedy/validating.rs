@@ -15,11 +15,17 @@ use super::{
     check::{Outcome, check},
     settings::Order,
 };
+use crate::{faults::eye::Eye, inventory::KnownGpu};
 
 /// How often it is looked for GPUs that wait.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Shortest and longest pause after the command found a GPU out of order.
 const PAUSE: (Duration, Duration) = (Duration::from_mins(1), Duration::from_hours(1));
+
+/// When a GPU is looked at again that was in use.
+const NOT_NOW_PAUSE: Duration = Duration::from_secs(10);
+/// When a GPU is checked again after the command could not be run.
+const NOT_RUN_PAUSE: Duration = Duration::from_mins(5);
 
 /// When a GPU is checked again that was found out of order so often in a row.
 fn pause(failures: u32) -> Duration {
@@ -36,16 +42,27 @@ pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
         not_before.retain(|uuid, _| due.contains(uuid));
         let now = Instant::now();
         let known = tools.answering();
+        let is_paused = |uuid: &String| not_before.get(uuid).is_some_and(|at| now < *at);
+        let due = due.into_iter().filter(|uuid| !is_paused(uuid));
+        let due: Vec<KnownGpu> = due
+            .filter_map(|uuid| Tools::named(&known, &uuid).cloned())
+            .collect();
+        if due.is_empty() {
+            continue;
+        }
+        if let Err(why) = tools.others.gave_nothing().await {
+            tracing::info!(why, "GPUs whose faults may be over are not checked now");
+            let again = Instant::now() + NOT_NOW_PAUSE;
+            not_before.extend(due.into_iter().map(|known| (known.gpu.uuid, again)));
+            continue;
+        }
         let mut checks = JoinSet::new();
-        for uuid in due {
-            let is_paused = not_before.get(&uuid).is_some_and(|at| now < *at);
-            let Some(known) = Tools::named(&known, &uuid).filter(|_| !is_paused).cloned() else {
-                continue;
-            };
+        for known in due {
+            let uuid = known.gpu.uuid.clone();
             let (tools, order, stop) = (tools.clone(), order.clone(), shutdown.clone());
             checks.spawn_blocking(move || {
                 let outcome = check(&tools, &order, &known, || stop.is_requested());
-                let again = taken_up(&tools, &uuid, &outcome);
+                let again = taken_up(&tools.eye, &uuid, &outcome);
                 (uuid, outcome, again)
             });
         }
@@ -61,15 +78,17 @@ pub(super) async fn run(tools: Tools, order: Order, shutdown: Shutdown) {
     }
 }
 
-/// Takes up what was found. When it is looked again, should the GPU still wait.
-fn taken_up(tools: &Tools, uuid: &str, outcome: &Outcome) -> Duration {
+/// Takes up what was found. When it is looked again, should the GPU still wait. A command that could not be run has found nothing: a GPU that was reset
+/// goes on waiting for it, and is not reset once more, nor to be exchanged, for want of it.
+pub(in crate::faults) fn taken_up(eye: &Eye, uuid: &str, outcome: &Outcome) -> Duration {
     match outcome {
         Outcome::InOrder(mark) => {
-            tools.eye.validated(uuid, *mark);
+            eye.validated(uuid, *mark);
             pause(1)
         }
-        Outcome::OutOfOrder(..) | Outcome::NotRun(_) => pause(tools.eye.not_validated(uuid)),
-        Outcome::NotNow(_) => 10 * LOOK_EVERY,
+        Outcome::OutOfOrder(..) => pause(eye.not_validated(uuid)),
+        Outcome::NotRun(_) => NOT_RUN_PAUSE,
+        Outcome::NotNow(_) => NOT_NOW_PAUSE,
     }
 }
 

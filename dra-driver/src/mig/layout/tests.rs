@@ -4,7 +4,7 @@ mod applier;
 
 use muster_device::{MigFacts, MigInstance, Placement};
 
-use super::{steps::steps, *};
+use super::{steps::steps as steps_to, *};
 use crate::{
     inventory::fixtures::{a30, h100},
     mig::settings::Cut,
@@ -126,7 +126,7 @@ fn every_layout_is_reached_from_every_other_whatever_breaks_off() {
                 for layout in [&before, &after] {
                     let mut taken = 0;
                     loop {
-                        let steps = steps(&card.mig, &card.live, layout, &[], false).unwrap();
+                        let steps = steps_to(&card.mig, &card.live, layout, &[], false).unwrap();
                         let Some(step) = steps.first() else {
                             break;
                         };
@@ -149,21 +149,21 @@ fn what_fits_the_layout_stays() {
     let small = card.instance(19, at(6, 1), true);
     card.live = vec![large.clone(), small.clone()];
     let layout = cut(&[("3g.40gb", 1), ("2g.20gb", 1), ("1g.10gb", 1)]);
-    let steps = steps(&card.mig, &card.live, &layout, &[], false).unwrap();
+    let steps = steps_to(&card.mig, &card.live, &layout, &[], false).unwrap();
     let [Step::Create { profile, placement }] = &steps[..] else {
         panic!("{steps:?}");
     };
     assert_eq!((profile.name.as_str(), *placement), ("2g.20gb", at(4, 2)));
     // One of which somebody divided the compute is no slice.
     card.live[1].is_divided = true;
-    let again = super::steps(&card.mig, &card.live, &layout, &[], false).unwrap();
+    let again = steps_to(&card.mig, &card.live, &layout, &[], false).unwrap();
     assert_eq!(again.len(), 3, "{again:?}");
 }
 
 #[test]
 fn a_layout_that_cannot_be_is_refused_with_what_could() {
     let refused = |mig: &MigFacts, slices: &[(&str, u32)], may_toggle: bool| {
-        steps(mig, &[], &cut(slices), &[], may_toggle).unwrap_err()
+        steps_to(mig, &[], &cut(slices), &[], may_toggle).unwrap_err()
     };
     for (slices, cause) in [
         (vec![("1g.5gb", 1)], "1g.10gb"),
@@ -180,10 +180,10 @@ fn a_layout_that_cannot_be_is_refused_with_what_could() {
     assert!(refused(&a30(false), &[("1g.6gb", 1)], false).contains("mig.toggle"));
     let off = h100(false);
     assert_eq!(
-        steps(&off, &[], &cut(&[("1g.10gb", 1)]), &[], true),
+        steps_to(&off, &[], &cut(&[("1g.10gb", 1)]), &[], true),
         Ok(vec![Step::SwitchOn])
     );
-    assert_eq!(steps(&off, &[], &cut(&[]), &[], false), Ok(Vec::new()));
+    assert_eq!(steps_to(&off, &[], &cut(&[]), &[], false), Ok(Vec::new()));
     let pending = MigFacts {
         pending: true,
         ..off

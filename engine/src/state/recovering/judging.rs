@@ -1,9 +1,10 @@
 //! Whether a gang that recovers has room again: as if nothing were kept for it, before anybody else, and as near to where it was as can be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Keep;
+use super::{Keep, sum_by_resource};
 use crate::{
+    amount::Resource,
     decision::{Budget, CommitRoom, Decisions, Preemption},
     model::MOST_AVOIDED_NODES,
     names::{GangUid, NodeName},
@@ -39,6 +40,18 @@ impl State {
         work: &mut Work,
     ) {
         self.keeps.is_any_left = false;
+        while self.settle_recovering_in_turn(budget, left, decisions, work) {}
+    }
+
+    /// Judges each once for which anything came free since it was judged. Whether they are to be judged again: what was kept for one that got
+    /// something else, or stands in line from now on, may help another one that was judged before it. That one waits no more, so this ends.
+    fn settle_recovering_in_turn(
+        &mut self,
+        budget: &Budget,
+        left: &mut CommitRoom,
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> bool {
         let parked = self.keeps.parked.iter().filter_map(|id| {
             let waiting = self.waiting.get(*id)?;
             let is_free = waiting.obstacle().is_none();
@@ -46,7 +59,7 @@ impl State {
         });
         let mut parked: Vec<(Place, GangUid, GangId)> = parked.collect();
         parked.sort();
-        let mut in_vain = Vec::new();
+        let (mut in_vain, mut is_any_settled) = (Vec::new(), false);
         for (_, uid, id) in parked {
             let Some(keep) = self.keeps.by_gang.get(&uid) else {
                 continue;
@@ -61,13 +74,18 @@ impl State {
                 continue;
             }
             match self.judge_recovering(&uid, id, budget, left, decisions, work) {
-                Judgement::Settled => {}
+                Judgement::Settled => is_any_settled = true,
                 Judgement::InVain => in_vain.push((uid, id)),
                 Judgement::NextCommit => {
                     decisions.exhausted = true;
-                    return;
+                    return false;
                 }
             }
+        }
+        if is_any_settled {
+            let is_enough = work.is_enough();
+            self.keeps.is_any_left |= is_enough && !in_vain.is_empty();
+            return !is_enough;
         }
         for (uid, id) in in_vain {
             let judged = self.judged_now(id);
@@ -75,6 +93,7 @@ impl State {
                 keep.judged = Some(judged);
             }
         }
+        false
     }
 
     fn judge_recovering(
@@ -89,8 +108,13 @@ impl State {
         let Some(needs) = self.needs(id) else {
             return Judgement::InVain;
         };
-        if !budget.empty.holds(&needs) {
-            // That it is told as any other.
+        let keep = self.keeps.by_gang.get(uid);
+        let keep = keep.zip(self.waiting.get(id));
+        let is_alike = keep.is_some_and(|(keep, waiting)| {
+            needs.pods <= keep.parts.len() && keep.team() == Some(&waiting.gang.team)
+        });
+        // Whoever asks for more than it held, or another Team for it, stands in line for that; and it is told as any other that it is too large.
+        if !is_alike || !budget.empty.holds(&needs) {
             self.end_keep(uid);
             return Judgement::Settled;
         }
@@ -114,11 +138,11 @@ impl State {
             return Judgement::InVain;
         };
         self.wake_class_of(id);
-        self.settle_before(id);
         let fitting = match self.fitting_again(&keep, id, work) {
             Ok(fitting) => fitting,
             Err(refusals) => {
-                if let Some(preemption) = self.preempt_for_what_is_lost(id, &refusals, work) {
+                let found = self.preempt_for_what_is_lost(&keep, id, &refusals, work);
+                if let Some(preemption) = found {
                     // From now on more is kept for it than it had.
                     self.keeps.over.insert(uid.clone(), keep.told.attempt);
                     self.note_preemption_changed(uid.clone());
@@ -129,9 +153,10 @@ impl State {
                 return Judgement::InVain;
             }
         };
-        let fitting = self.grow(id, fitting, &budget.empty, work);
-        match self.needs_of(id, &fitting) {
-            Some(needs) if left.holds(&needs) => {
+        let fitting = self.no_more_than_it_held(&keep, id, fitting, &budget.empty, work);
+        let needs = fitting.and_then(|fitting| Some((self.needs_of(id, &fitting)?, fitting)));
+        match needs {
+            Some((needs, fitting)) if left.holds(&needs) => {
                 *left = left.less(&needs);
                 if let Some(admission) = self.admit(id, &fitting) {
                     self.keeps.admitted.insert(uid.clone(), keep);
@@ -140,17 +165,40 @@ impl State {
                 }
                 Judgement::Settled
             }
-            Some(needs) if budget.empty.holds(&needs) => {
+            Some((needs, _)) if budget.empty.holds(&needs) => {
                 self.keep_on(keep);
                 Judgement::NextCommit
             }
-            // It stands in line from now on, and is told that it is too large.
+            // It stands in line from now on: for more than it held, or to be told that it is too large.
             _ => {
                 self.keeps.over.insert(uid.clone(), keep.told.attempt);
                 self.note_preemption_changed(uid.clone());
                 Judgement::Settled
             }
         }
+    }
+
+    /// What a gang gets of what it fits with, or of more of its pods: as many as its last attempt had at most, and charged no more. Else it would be
+    /// served with what others wait for in front of it. `None`: it asks for more than that.
+    fn no_more_than_it_held(
+        &mut self,
+        keep: &Keep,
+        id: GangId,
+        least: Fitting,
+        empty: &CommitRoom,
+        work: &mut Work,
+    ) -> Option<Fitting> {
+        let most = CommitRoom {
+            pods: empty.pods.min(keep.parts.len()),
+            ..*empty
+        };
+        self.note_in_no_line(id, true);
+        let grown = self.grow(id, least.clone(), &most, work);
+        self.note_in_no_line(id, false);
+        [grown, least].into_iter().find(|fitting| {
+            let holds = self.would_hold(id, fitting);
+            holds.is_some_and(|holds| keep.held_as_much(&sum_by_resource(holds.iter())))
+        })
     }
 
     /// Whether a gang had quota and a place, if what is kept for it were free. Nothing changes by the question.
@@ -189,7 +237,8 @@ impl State {
         })
     }
 
-    /// What a gang gets for which nothing is kept any more: as near to where it was as there is room.
+    /// What a gang gets for which nothing is kept any more: as near to where it was as there is room. Whoever is before it in a strict order held it
+    /// up no more while it ran.
     fn fitting_again(
         &mut self,
         keep: &Keep,
@@ -199,18 +248,27 @@ impl State {
         let class = self.waiting.get(id).and_then(|waiting| waiting.class);
         let class = class.ok_or_else(Vec::new)?;
         self.note_charged_ahead(id, true);
+        self.note_in_no_line(id, true);
         let fitting = match self.fitting_nearby(keep, class, id, work) {
             Some(fitting) => Ok(fitting),
             None => self.judge(class, id, work),
         };
+        self.note_in_no_line(id, false);
         self.note_charged_ahead(id, false);
         fitting
+    }
+
+    fn note_in_no_line(&mut self, id: GangId, is_so: bool) {
+        if let Some(waiting) = self.waiting.get_mut(id) {
+            waiting.stands_in_no_line = is_so;
+        }
     }
 
     /// Has others give way to a gang that has no room though all that was kept for it is free, if somebody has to: by the right that it
     /// has as any other that waits, and before anybody else has a turn.
     fn preempt_for_what_is_lost(
         &mut self,
+        keep: &Keep,
         id: GangId,
         refusals: &[Refusing],
         work: &mut Work,
@@ -218,7 +276,16 @@ impl State {
         let class = self.waiting.get(id)?.class?;
         let found = self.find_victims(class, id, refusals, work);
         self.in_vain = None;
-        self.preempt(id, found?, work.now)
+        let found = found?;
+        let mut asked: BTreeMap<Resource, i128> = BTreeMap::new();
+        for delta in found.charges() {
+            *asked.entry(delta.of.resource.clone()).or_default() += delta.amount;
+        }
+        // For more than it held it has no turn yet.
+        if !keep.held_as_much(&asked) {
+            return None;
+        }
+        self.preempt(id, found, work.now)
     }
 
     fn fitting_nearby(

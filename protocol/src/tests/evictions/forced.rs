@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Node, Taint};
 use muster_api::Breaker;
 
 use super::*;
-use crate::{ForcePolicy, Mode, Recovery};
+use crate::{ForcePolicy, Mode, Recovery, objects::node_devices_object};
 
 /// How long a pod may take to end, and how long after that it is deleted by force, in seconds.
 const GRACE_SECONDS: u64 = 30;
@@ -154,6 +154,51 @@ fn behind_a_fence_a_pod_is_deleted_by_force_in_the_second_in_which_its_limit_is_
     }
 }
 
+/// The API server takes a pod away at once that is deleted with a grace period of 0, and that is what its own may be.
+#[test]
+fn who_gives_its_pods_no_time_to_end_has_them_told_all_the_same() {
+    for (own, given) in [(Some(0), Some(1)), (Some(7), None), (None, None)] {
+        let mut bench = Bench::new();
+        bench.gang("train", 1);
+        bench.change_pod("train-0", |pod| {
+            let spec = pod.spec.as_mut().unwrap();
+            spec.termination_grace_period_seconds = own;
+        });
+        bench.run();
+        start(&mut bench, &["train-0"]);
+        drain(&mut bench);
+        bench.run();
+        let deletions = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::DeletePod {
+                grace_period_seconds,
+                ..
+            } => Some(*grace_period_seconds),
+            _ => None,
+        });
+        assert!(deletions.eq([given]), "{own:?}");
+    }
+}
+
+/// Its kubelet may register it again, with all that runs there: Kubernetes' own garbage collector waits for that as well.
+#[test]
+fn a_node_that_is_gone_for_a_moment_is_waited_for() {
+    let (mut bench, node) = hanging(with_policy(ForcePolicy::Fenced), false);
+    pass(&mut bench, DUE_SECONDS);
+    let mut again = node_object(&bench, &node);
+    again.metadata.uid = None;
+    remove_node(&mut bench, &node);
+    pass(&mut bench, 59);
+    assert!(is_there(&bench), "{}", details(&bench));
+    bench.server.put(Object::Node(Arc::new(again)));
+    pass(&mut bench, 300);
+    assert!(is_there(&bench), "{}", details(&bench));
+    remove_node(&mut bench, &node);
+    pass(&mut bench, 59);
+    assert!(is_there(&bench), "it counts anew: {}", details(&bench));
+    pass(&mut bench, 1);
+    assert!(!is_there(&bench), "{}", details(&bench));
+}
+
 #[test]
 fn on_a_node_that_is_ready_nothing_is_forced_and_it_is_told_what_keeps_it() {
     let (mut bench, node) = hanging(with_policy(ForcePolicy::WithConsent), true);
@@ -205,6 +250,11 @@ fn by_consent_the_node_has_to_be_silent_for_as_long_as_it_takes_to_be_lost() {
     set_ready(&mut bench, &node, "Unknown");
     pass(&mut bench, 59);
     assert!(is_there(&bench));
+    // It is heard of, and silent again before anybody looks.
+    set_ready(&mut bench, &node, "True");
+    set_ready(&mut bench, &node, "Unknown");
+    pass(&mut bench, 59);
+    assert!(is_there(&bench), "{}", details(&bench));
     pass(&mut bench, 1);
     assert!(!is_there(&bench), "{}", details(&bench));
 }
@@ -237,6 +287,23 @@ fn what_a_pod_that_was_forced_holds_stays_charged_until_its_driver_gives_it_back
     assert!(!bench.has_permits(&node));
 }
 
+/// Somebody deleted the object that said what it may hold, and the driver of a node that is silent does not say it either.
+#[test]
+fn what_no_permit_tells_of_is_forced_by_a_fence_alone() {
+    let (mut bench, node) = hanging(with_policy(ForcePolicy::WithConsent), true);
+    bench.silent_drivers.insert(node.clone());
+    set_ready(&mut bench, &node, "Unknown");
+    pass(&mut bench, 5);
+    bench.server.remove(&node_devices_object(&node));
+    pass(&mut bench, 2 * DUE_SECONDS);
+    let devices = bench.server.node_devices(&node);
+    assert!(devices.is_none_or(|it| it.spec.permits.is_empty()));
+    assert!(is_there(&bench), "{}", details(&bench));
+    set_out_of_service(&mut bench, &node);
+    pass(&mut bench, 1);
+    assert!(!is_there(&bench), "{}", details(&bench));
+}
+
 /// The nodes are as many as an outage takes, and all are silent.
 #[test]
 fn in_an_outage_of_many_nodes_nothing_is_forced_by_consent_and_all_that_is_fenced_is() {
@@ -253,6 +320,9 @@ fn in_an_outage_of_many_nodes_nothing_is_forced_by_consent_and_all_that_is_fence
         }
         pass(&mut bench, 2 * DUE_SECONDS);
         assert_eq!(is_there(&bench), !is_fenced, "{}", details(&bench));
+        let says = details(&bench);
+        let reservation = "but not while many nodes are silent at once";
+        assert!(is_fenced || says.contains(reservation), "{says}");
     }
 }
 
@@ -300,16 +370,19 @@ fn open_breaker(bench: &mut Bench, opens: bool) {
     bench.server.put(Object::Ledger(Arc::new(ledger)));
 }
 
+/// How the API server answers a request while the pod hangs on that Node; `None`: as it would.
+type Answer<'a> = &'a dyn Fn(&ApiRequest, &Node) -> Option<Outcome>;
+
 /// What the watches show may be long over.
 #[test]
 fn s18_nothing_is_forced_that_the_store_does_not_confirm() {
     let (bench, _) = hanging(config(), false);
     let pod = bench.server.pod("train-0").unwrap();
-    let answers: [(&str, &dyn Fn(&ApiRequest, &Node) -> Option<Outcome>); 5] = [
+    let answers: [(&str, Answer<'_>); 5] = [
         ("the node is back", &|write, node| {
             let node = with_ready(node.clone(), "True");
             let stored = Object::Node(Arc::new(node));
-            reads(write, Kind::Node).then(|| Outcome::Done(Some(stored)))
+            reads(write, Kind::Node).then_some(Outcome::Done(Some(stored)))
         }),
         ("nobody says how the node is", &|write, _| {
             reads(write, Kind::Node).then_some(Outcome::Unknown)
@@ -324,7 +397,7 @@ fn s18_nothing_is_forced_that_the_store_does_not_confirm() {
             let mut pod = pod.clone();
             pod.metadata.resource_version = Some("1000000".to_owned());
             let stored = Object::Pod(Arc::new(pod));
-            reads(write, Kind::Pod).then(|| Outcome::Done(Some(stored)))
+            reads(write, Kind::Pod).then_some(Outcome::Done(Some(stored)))
         }),
     ];
     for (case, answer) in answers {

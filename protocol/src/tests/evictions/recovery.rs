@@ -28,15 +28,28 @@ fn is_admitted(bench: &Bench, label: Option<&str>) -> bool {
 /// A rank of a gang of two fails, which may be started anew so often; another gang waits for all GPUs that there are. Then the pods of the
 /// attempt are gone, and none were made again.
 fn between_attempts(config: Config, restarts: Option<&str>) -> Bench {
+    let change = |job: &mut Job| {
+        if let Some(times) = restarts {
+            restarts_at_most(job, times);
+        }
+    };
+    between_attempts_of(config, change, |_| {})
+}
+
+/// The same of a Job that says something else besides, after something happened.
+fn between_attempts_of(
+    config: Config,
+    change: impl FnOnce(&mut Job),
+    happens: impl FnOnce(&mut Bench),
+) -> Bench {
     let mut bench = Bench::with(config);
     bench.server.put(job(2, 0));
-    if let Some(times) = restarts {
-        change_job(&mut bench, |job| restarts_at_most(job, times));
-    }
+    change_job(&mut bench, change);
     make_again(&mut bench, 0..2);
     bench.gang("next", 4);
     bench.run();
     assert!(!is_admitted(&bench, Some("next")));
+    happens(&mut bench);
     bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
     bench.run();
     bench.seconds += 60;
@@ -98,6 +111,38 @@ fn nothing_is_kept_where_nobody_wants_it_or_nobody_said_how_often_its_pods_may_f
         let bench = between_attempts(config, restarts);
         assert!(is_admitted(&bench, Some("next")), "{case}");
         assert_eq!(status_of(&bench, None).recovery, None, "{case}");
+    }
+}
+
+/// Else who is let in for so long would hold its place for longer, again and again, and whoever waits for that was told otherwise.
+#[test]
+fn nothing_is_kept_for_longer_than_the_attempt_might_have_run() {
+    let change = |job: &mut Job| {
+        restarts_at_most(job, "3");
+        runs_at_most(job, "300");
+    };
+    let bench = between_attempts_of(config(), change, |_| {});
+    let recovery = status_of(&bench, None).recovery.unwrap();
+    let seconds = recovery.until.0.as_second() - recovery.since.0.as_second();
+    // It waited a minute for its other rank.
+    assert!((1..=240).contains(&seconds), "{seconds}");
+}
+
+#[test]
+fn a_clock_that_was_set_before_it_failed_keeps_nothing_for_a_shorter_time_or_for_longer() {
+    for by_seconds in [-3_600, 3_600] {
+        let mut bench = between_attempts_of(
+            config(),
+            |job| restarts_at_most(job, "3"),
+            |bench| bench.wall_set_by_seconds = by_seconds,
+        );
+        assert!(!is_admitted(&bench, Some("next")), "{by_seconds}");
+        bench.seconds += KEEP_SECONDS - 60;
+        bench.run();
+        assert!(!is_admitted(&bench, Some("next")), "{by_seconds}");
+        bench.seconds += 60;
+        bench.run();
+        assert!(is_admitted(&bench, Some("next")), "{by_seconds}");
     }
 }
 

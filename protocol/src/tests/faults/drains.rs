@@ -1,6 +1,6 @@
 //! What a person drains by hand: who is moved, when, and who is told that it stays.
 
-use k8s_openapi::api::core::v1::{Node, Taint};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
 
 use super::*;
 use crate::OnCordon;
@@ -14,6 +14,21 @@ fn moving(mode: Mode) -> Config {
         },
         ..config()
     }
+}
+
+/// Gangs of one pod each run, whose pods somebody makes again.
+fn made_and_running(config: Config, gangs: &[&str], nodes: usize) -> Bench {
+    let mut bench = running_with(config, gangs, nodes);
+    for gang in gangs {
+        bench.change_pod(&format!("{gang}-0"), |pod| {
+            let owner = json!([{
+                "apiVersion": "apps/v1", "kind": "StatefulSet", "name": gang, "uid": format!("set-{gang}"), "controller": true,
+            }]);
+            pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+        });
+    }
+    bench.run();
+    bench
 }
 
 fn node_named(bench: &Bench, name: &str) -> Node {
@@ -78,7 +93,7 @@ fn with_move_each_way_to_drain_moves_who_runs_there_once_the_store_has_said_so()
             "DeviceTaintRule swap (example.com/swap: \"bob.xid\")",
         ),
     ] {
-        let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+        let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
         let node = node_of(&bench, "train-0");
         match how {
             "cordon" => cordon(&mut bench, &node, true),
@@ -106,7 +121,7 @@ fn with_move_each_way_to_drain_moves_who_runs_there_once_the_store_has_said_so()
 
 #[test]
 fn as_it_ships_a_drain_moves_nobody() {
-    let mut bench = running_with(config(), &["train"], 2);
+    let mut bench = made_and_running(config(), &["train"], 2);
     let node = node_of(&bench, "train-0");
     rule_device(&mut bench, "train-0");
     taint_node(&mut bench, &node);
@@ -120,7 +135,7 @@ fn as_it_ships_a_drain_moves_nobody() {
 
 #[test]
 fn who_only_observes_is_told_and_moves_nobody() {
-    let mut bench = running_with(moving(Mode::Observe), &["train"], 2);
+    let mut bench = made_and_running(moving(Mode::Observe), &["train"], 2);
     let node = node_of(&bench, "train-0");
     cordon(&mut bench, &node, true);
     bench.written.clear();
@@ -137,7 +152,7 @@ fn who_only_observes_is_told_and_moves_nobody() {
 
 #[test]
 fn while_the_circuit_breaker_is_open_nobody_is_moved() {
-    let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
     let node = node_of(&bench, "train-0");
     let mut ledger = bench.server.ledger().unwrap();
     ledger.spec.breaker.opened_at = Some(Time(Timestamp::from_second(1_800_000_900).unwrap()));
@@ -156,7 +171,7 @@ fn while_the_circuit_breaker_is_open_nobody_is_moved() {
 
 #[test]
 fn s18_a_drain_that_the_store_does_not_show_moves_nobody() {
-    let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
     let node = node_of(&bench, "train-0");
     // What the watch tells is from before: it is uncordoned by now.
     let mut stale = cordoned(&bench, &node, true);
@@ -175,7 +190,7 @@ fn s18_a_drain_that_the_store_does_not_show_moves_nobody() {
 fn no_more_are_moved_than_there_is_room_for_and_who_stays_is_told_what_is_missing() {
     // Two nodes of two GPUs, all of them in use.
     let gangs = ["a", "b", "c", "d"];
-    let mut bench = running_with(moving(Mode::Enforce), &gangs, 2);
+    let mut bench = made_and_running(moving(Mode::Enforce), &gangs, 2);
     let drained = node_of(&bench, "a-0");
     let pods = gangs.map(|gang| (gang, node_of(&bench, &format!("{gang}-0"))));
     let (there, elsewhere): (Vec<_>, Vec<_>) =
@@ -213,7 +228,7 @@ fn ends_pod(write: &ApiRequest) -> bool {
 #[test]
 fn one_node_is_drained_after_another() {
     let gangs = ["a", "b", "c"];
-    let mut bench = running_with(moving(Mode::Enforce), &gangs, 6);
+    let mut bench = made_and_running(moving(Mode::Enforce), &gangs, 6);
     // Three gangs are on more than one node of two GPUs.
     let nodes = gangs.map(|gang| node_of(&bench, &format!("{gang}-0")));
     for node in &nodes {
@@ -237,4 +252,154 @@ fn one_node_is_drained_after_another() {
     for gang in gangs {
         assert_eq!(evictions(&bench, gang), [Reason::Drained], "{gang}");
     }
+}
+
+#[test]
+fn whose_pods_nobody_makes_again_stays_and_is_told_so() {
+    let mut bench = running_with(moving(Mode::Enforce), &["train"], 2);
+    let node = node_of(&bench, "train-0");
+    cordon(&mut bench, &node, true);
+    bench.written.clear();
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    assert!(!bench.written.iter().any(reads));
+    let told = degraded(&bench, "train");
+    let says_why = told.contains("it is not moved, since nobody would make its pods again");
+    assert!(says_why, "{told}");
+}
+
+#[test]
+fn s18_what_drains_others_moves_nobody_who_tolerates_it() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    bench.change_pod("train-0", |pod| {
+        let spec = pod.spec.as_mut().unwrap();
+        spec.tolerations = Some(vec![Toleration {
+            key: Some(keys::TAINT_DRAIN.to_owned()),
+            operator: Some("Exists".to_owned()),
+            ..Toleration::default()
+        }]);
+    });
+    let node = node_of(&bench, "train-0");
+    taint_node(&mut bench, &node);
+    pass(&mut bench, 40);
+    assert_eq!(degraded(&bench, "train"), "");
+    // What the watch tells is from before: it is uncordoned by now, and still drained for others.
+    let mut stale = cordoned(&bench, &node, true);
+    if let Object::Node(node) = &mut stale {
+        Arc::make_mut(node).metadata.resource_version = Some("1000000".to_owned());
+    }
+    bench.machine.observe(Change::Applied(stale));
+    bench.written.clear();
+    pass(&mut bench, 40);
+    assert!(bench.written.iter().any(reads), "the store is asked");
+    assert!(evictions(&bench, "train").is_empty());
+}
+
+#[test]
+fn s18_a_rule_that_selects_another_device_by_now_moves_nobody() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    let (node, gpu) = device_of(&bench, "train-0");
+    let rule = |gpu: usize, version: &str| {
+        Object::DeviceTaintRule(parse(json!({
+            "metadata": {"name": "swap", "resourceVersion": version},
+            "spec": {
+                "deviceSelector": {"driver": keys::DRIVER, "pool": node, "device": format!("gpu-{gpu}")},
+                "taint": {"key": "example.com/swap", "effect": "NoSchedule"},
+            },
+        })))
+    };
+    bench.server.put(rule(1 - gpu, "1"));
+    pass(&mut bench, 5);
+    // What the watch tells is from before.
+    bench.machine.observe(Change::Applied(rule(gpu, "1000000")));
+    bench.written.clear();
+    pass(&mut bench, 40);
+    assert!(bench.written.iter().any(reads), "the store is asked");
+    assert!(evictions(&bench, "train").is_empty());
+}
+
+#[test]
+fn a_drain_that_the_store_does_not_show_keeps_no_other_node_waiting() {
+    let gangs = ["a", "b", "c"];
+    let mut bench = made_and_running(moving(Mode::Enforce), &gangs, 6);
+    let first = node_of(&bench, "a-0");
+    let other = gangs
+        .into_iter()
+        .find(|gang| node_of(&bench, &format!("{gang}-0")) != first);
+    let other = other.unwrap();
+    let mut stale = cordoned(&bench, &first, true);
+    if let Object::Node(node) = &mut stale {
+        Arc::make_mut(node).metadata.resource_version = Some("1000000".to_owned());
+    }
+    bench.machine.observe(Change::Applied(stale));
+    pass(&mut bench, 5);
+    let node = node_of(&bench, &format!("{other}-0"));
+    cordon(&mut bench, &node, true);
+    bench.run();
+    assert_eq!(evictions(&bench, other), [Reason::Drained]);
+    assert!(evictions(&bench, "a").is_empty());
+}
+
+#[test]
+fn many_that_have_no_place_are_looked_at_a_few_in_a_second() {
+    let names: Vec<String> = (0..12).map(|gang| format!("g{gang}")).collect();
+    let gangs: Vec<&str> = names.iter().map(String::as_str).collect();
+    // All GPUs of six nodes are in use.
+    let mut bench = made_and_running(moving(Mode::Enforce), &gangs, 6);
+    for node in 0..6 {
+        cordon(&mut bench, &format!("n{node}"), true);
+    }
+    let told = |bench: &Bench| {
+        let told = gangs
+            .iter()
+            .filter(|gang| degraded(bench, gang).contains("no place"));
+        told.count()
+    };
+    bench.run_at_once();
+    let at_once = told(&bench);
+    assert!((1..=8).contains(&at_once), "{at_once} in the first second");
+    pass(&mut bench, 5);
+    assert_eq!(told(&bench), 12, "each has its look");
+}
+
+#[test]
+fn whose_team_is_on_hold_would_not_start_again_and_is_moved_once_it_may() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    let hold = |stop: &str| {
+        let mut object = team("vision", 4);
+        if let Object::Team(team) = &mut object {
+            Arc::make_mut(team).spec.stop = serde_json::from_value(stop.into()).unwrap();
+        }
+        object
+    };
+    bench.server.put(hold("Hold"));
+    bench.run();
+    let node = node_of(&bench, "train-0");
+    cordon(&mut bench, &node, true);
+    pass(&mut bench, 100);
+    assert!(evictions(&bench, "train").is_empty());
+    let told = degraded(&bench, "train");
+    assert!(told.contains("is on hold"), "{told}");
+    bench.server.put(hold("None"));
+    bench.run();
+    assert_eq!(evictions(&bench, "train"), [Reason::Drained]);
+}
+
+#[test]
+fn pods_whose_gang_is_deleted_are_planned_anew_no_more() {
+    let mut bench = made_and_running(moving(Mode::Enforce), &["train"], 2);
+    let uid = bench.server.pod("train-0").unwrap().metadata.uid.unwrap();
+    for node in ["n0", "n1"] {
+        cordon(&mut bench, node, true);
+    }
+    pass(&mut bench, 5);
+    assert!(bench.machine.index.filter_anew(&uid).is_some());
+    for gang in bench.server.list(Kind::Gang) {
+        bench.server.remove(&gang.key());
+    }
+    for node in ["n0", "n1"] {
+        cordon(&mut bench, node, false);
+    }
+    pass(&mut bench, 5);
+    assert!(bench.machine.index.filter_anew(&uid).is_none());
 }
