@@ -3,8 +3,8 @@
 //! It takes in everything that is ready (changes, outcomes), polls the machine once, and starts what is due, by lanes
 //! ([`muster_protocol::lanes`]). After a poll it rests for some milliseconds, so that of many changes in a row most come together.
 //! Nothing on this task waits for anybody: writes, watches and probes are tasks of their own, and
-//! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]). What waits for nobody may take long: that the
-//! lease is renewed meanwhile is seen to by [`crate::attendance`].
+//! rules that anybody may bring are judged on a thread of their own ([`crate::judge`]). What waits for nobody may take long: it is on a
+//! thread of its own, so that the lease is renewed meanwhile ([`crate::workplace`]).
 //!
 //! When the lease is lost or a higher epoch is seen, nothing more is started and what is under way is dropped;
 //! what of it still arrives fails its precondition, or is what the protocol expects of a superseded leader.

@@ -2,7 +2,7 @@
 //!
 //! All decisions are made in `muster-engine`, all protocol in `muster_protocol`; this crate is what
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
-//! the machine ([`leader`]), whose long steps hold up nobody else ([`attendance`]). Beside it stand what a leader keeps right by other
+//! the machine ([`leader`]), whose long steps hold up nobody else ([`workplace`]). Beside it stand what a leader keeps right by other
 //! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), what holds drains off gangs ([`disruption_budgets`]), and whether an extender
 //! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
 //! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
@@ -13,7 +13,6 @@
 //! then, and a new process starts clean. So it exits when it loses the lease or sees a higher epoch.
 
 pub mod args;
-pub mod attendance;
 pub mod breaker_reset;
 pub mod ca_bundle;
 pub mod claim_templates;
@@ -35,6 +34,7 @@ pub mod scheduler_config;
 pub mod scheduler_lease;
 pub mod take_down;
 pub mod uninstall_check;
+pub mod workplace;
 
 #[cfg(feature = "failpoints")]
 mod failpoint;

@@ -11,9 +11,9 @@ use muster_controller::args::{Cli, Command};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-// Two, whatever the machine has: a round of decisions holds one up for a while, and the lease must be renewed meanwhile
-// (`muster_controller::attendance`). Each more is woken in vain most of the time.
-#[tokio::main(worker_threads = 2)]
+// One thread for all that is short; a leader's work has another (`muster_controller::workplace`). Each more would be woken in vain most of
+// the time.
+#[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<ExitCode> {
     muster_serve::tls::install_provider();
     let cli = Cli::parse();

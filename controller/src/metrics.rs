@@ -2,13 +2,12 @@
 
 mod quota;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::atomic::AtomicU64,
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::atomic::AtomicU64, time::Duration};
 
-use muster_cluster::object::{Change, Kind, Object, ObjectKey};
+use muster_cluster::{
+    object::{Change, Kind, Object, ObjectKey},
+    table::Table,
+};
 use muster_protocol::{ApiRequest, BreakerState, Outcome, lanes::Lane};
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
@@ -310,7 +309,7 @@ impl ControllerMetrics {
 #[derive(Debug)]
 pub(crate) struct Census {
     metrics: ControllerMetrics,
-    gangs: BTreeMap<ObjectKey, GangLabels>,
+    gangs: Table<ObjectKey, GangLabels>,
     shown: BTreeSet<GangLabels>,
     quota: QuotaCensus,
 }
@@ -320,7 +319,7 @@ impl Census {
         Self {
             quota: QuotaCensus::new(metrics.quota.clone()),
             metrics,
-            gangs: BTreeMap::new(),
+            gangs: Table::default(),
             shown: BTreeSet::new(),
         }
     }
@@ -335,8 +334,9 @@ impl Census {
                 }
             }
             Change::ListedKeys(Kind::Gang, keys) => {
-                let gone = self.gangs.extract_if(.., |key, _| !keys.contains(key));
-                for (_, labels) in gone {
+                let gone = self.gangs.keys_where(|key| !keys.contains(key));
+                let gone: Vec<ObjectKey> = gone.into_iter().cloned().collect();
+                for labels in gone.iter().filter_map(|key| self.gangs.remove(key)) {
                     self.metrics.gangs.get_or_create(&labels).dec();
                 }
             }
@@ -366,9 +366,13 @@ impl Census {
                     team: team.unwrap_or_default(),
                     phase: format!("{phase:?}"),
                 };
+                let key = object.key();
+                if self.gangs.get(&key) == Some(&labels) {
+                    return;
+                }
                 self.metrics.gangs.get_or_create(&labels).inc();
                 self.shown.insert(labels.clone());
-                if let Some(before) = self.gangs.insert(object.key(), labels) {
+                if let Some(before) = self.gangs.insert(key, labels) {
                     self.metrics.gangs.get_or_create(&before).dec();
                 }
             }

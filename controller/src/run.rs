@@ -13,12 +13,11 @@ use muster_serve::{
     Program, Shutdown,
     lease::{self, Leadership},
 };
-use tokio::{runtime::Handle, sync::watch};
-use tokio_util::sync::CancellationToken;
+use tokio::sync::watch;
+use tokio_util::{context::TokioContext, sync::CancellationToken};
 
 use crate::{
     args::RunArgs,
-    attendance::Attendance,
     ca_bundle::CaBundleKeeper,
     claim_templates, disruption_budgets, extender_probe,
     feed::{Feed, WatchBroken},
@@ -27,28 +26,30 @@ use crate::{
     node_conditions,
     perform::Performer,
     scheduler_lease,
+    workplace::Workplace,
 };
 
 /// Runs the controller until it is told to stop or must not lead any more.
 pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     #[cfg(feature = "failpoints")]
     crate::failpoint::arm()?;
-    let _attendance =
-        Attendance::of(Handle::current()).context("a thread that attends the runtime")?;
+    let workplace = Workplace::open().context("a thread for the leader's work")?;
+    let work = workplace.handle();
     let program =
         Program::start("muster-controller", env!("CARGO_PKG_VERSION"), &args.serve).await?;
     let metrics = ControllerMetrics::register(&program.metrics);
-    let feed = Feed::open(
-        &program.readiness,
-        &program.metrics,
-        program.watch_client().await?,
-    );
-    let writes = program.write_client().await?;
+    // What a client needs tasks for runs where the client was made.
+    let watches = TokioContext::new(program.watch_client(), work.clone()).await?;
+    let feed = {
+        let _at_work = work.enter();
+        Feed::open(&program.readiness, &program.metrics, watches)
+    };
+    let writes = TokioContext::new(program.write_client(), work.clone()).await?;
     let extender = extender_probe::spawn(&args.extender_ready_urls, &program.shutdown)
         .context("--extender-ready-url")?;
 
     // The lease is given up only after the work has ended, so it does not heed the signal itself; and it has a
-    // client of its own, so that no flood of writes delays a renewal.
+    // client of its own, so that no flood of writes delays a renewal, here, where no poll does.
     let lease_stop = CancellationToken::new();
     let lease_client = program.write_client().await?;
     let (leadership, lease_task) =
@@ -60,9 +61,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
         mutating: args.webhooks.mutating_configurations.clone(),
         validating: args.webhooks.validating_configurations.clone(),
     };
-    let bundle_watches = program.watch_client().await?;
+    let bundle_watches = TokioContext::new(program.watch_client(), work.clone()).await?;
     let shutdown = program.shutdown.clone();
-    program.shutdown.spawn_essential("controller", async move {
+    let lead = async move {
         let mut feed = feed;
         let mut leadership = leadership;
         if !follow(&mut feed, &mut leadership, &shutdown).await? {
@@ -103,7 +104,11 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             stop: shutdown.token().clone(),
         };
         Box::pin(leader.lead()).await
-    });
+    };
+    {
+        let _at_work = work.enter();
+        program.shutdown.spawn_essential("controller", lead);
+    }
 
     let ended = program.finish().await;
     lease_stop.cancel();

@@ -33,8 +33,8 @@ pub enum Field<F> {
     PassedOver,
     /// It is an object, or a list of objects, or null, and this is done with its fields.
     Within(F),
-    /// What is made of its text is read in its place. Only of an object that is read from a text which outlives it.
-    Replaced(fn(&str) -> Result<Value, serde_json::Error>),
+    /// What is made of its text, by whoever says so, is read in its place. Only of an object that is read from a text which outlives it.
+    Replaced(fn(F, &str) -> Result<Value, serde_json::Error>),
 }
 
 /// Reads an object as `fields` say.
@@ -178,7 +178,7 @@ impl<'de, A: MapAccess<'de>, F: Fields> MapAccess<'de> for FieldsOf<A, F> {
             }
             Field::Replaced(replacement) => {
                 let text = self.object.next_value::<&RawValue>()?;
-                let value = replacement(text.get()).map_err(A::Error::custom)?;
+                let value = replacement(self.fields, text.get()).map_err(A::Error::custom)?;
                 seed.deserialize(value).map_err(A::Error::custom)
             }
             Field::Read | Field::PassedOver => self.object.next_value_seed(seed),
@@ -229,7 +229,7 @@ mod tests {
         fn field(self, name: &str) -> Field<Self> {
             match name {
                 "secret" => Field::PassedOver,
-                "long" => Field::Replaced(|text| Ok(json!(text.len()))),
+                "long" => Field::Replaced(|_, text| Ok(json!(text.len()))),
                 "plain" => Field::Read,
                 _ => Field::Within(self),
             }

@@ -453,7 +453,7 @@ impl Index {
     /// What bound pods without a hold use.
     fn used_on(&self, node: &str) -> PodResources {
         self.links
-            .of_node
+            .using_node
             .of(node)
             .filter_map(|key| self.objects.pods.get(key))
             .filter(|pod| !self.held.contains(pod.uid()))
@@ -466,7 +466,7 @@ impl Index {
     fn units_in_use_on(&self, node: &str) -> BTreeMap<ResourceName, i64> {
         let counted = &self.views.counted_resources;
         let mut units: BTreeMap<ResourceName, i64> = BTreeMap::new();
-        let names = self.links.of_node.of(node);
+        let names = self.links.using_node.of(node);
         let pods = names.filter_map(|key| self.objects.pods.get(key));
         for usage in pods.filter_map(|pod| pod.usage()) {
             for (resource, own) in counted.among(&usage) {

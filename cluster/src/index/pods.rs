@@ -209,6 +209,9 @@ pub(super) struct PodLinks {
     pub(super) by_uid: Table<String, Arc<KeptPod>>,
     /// Every pod that is bound to a node.
     pub(super) of_node: Links<String, NamespacedName>,
+    /// Those of them that use something of their node. A Job's pods stay for as long as it does after they have ended, which may be
+    /// for days: there are many more of them than of these.
+    pub(super) using_node: Links<String, NamespacedName>,
     /// Our pods by the claims that they name, existing or not.
     pub(super) of_claim: Links<NamespacedName, NamespacedName>,
     /// Our pods by the UID of the Job that controls them.
@@ -241,6 +244,15 @@ impl PodLinks {
             }
             if let Some(node) = after {
                 self.of_node.link(node.to_owned(), key.clone());
+            }
+        }
+        let (before, after) = (used_node(old), used_node(new));
+        if before != after {
+            if let Some(node) = before {
+                self.using_node.unlink(node, key);
+            }
+            if let Some(node) = after {
+                self.using_node.link(node.to_owned(), key.clone());
             }
         }
         let (before, after) = (named_claims(old), named_claims(new));
@@ -282,6 +294,11 @@ fn replica_set(pod: Option<&KeptPod>) -> Option<(NamespacedName, &str)> {
     let pod = &pod?.ours()?.object;
     let deployment = NamespacedName::new(pod::namespace(pod), pod::deployment(pod)?);
     Some((deployment, pod::controller(pod)?.uid.as_str()))
+}
+
+/// The node of which the pod uses something.
+fn used_node(pod: Option<&KeptPod>) -> Option<&str> {
+    pod.filter(|pod| pod.usage().is_some())?.node()
 }
 
 /// The UID of the Job that controls our pod.

@@ -7,7 +7,7 @@ use muster_serve::{Readiness, metrics::Metrics};
 use tokio::time::Instant;
 
 use super::{
-    work::{BREATH, CHANGES_PER_POLL, REST},
+    work::{BREATH, BUSY_AFTER, CHANGES_PER_POLL, LONGER_REST, PAUSE, REST},
     *,
 };
 use crate::feed::tests::silent;
@@ -119,4 +119,43 @@ async fn after_a_poll_the_machine_rests_so_that_what_follows_comes_together() {
     assert_eq!(work.rests_until(), Some(rests_until));
     // As long as a person does not see it.
     assert!(REST <= Duration::from_millis(20), "{REST:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_machine_is_busy_when_its_polls_have_followed_one_another_for_long_and_after_a_pause_no_more()
+ {
+    const MOMENT: Duration = Duration::from_millis(1);
+    for (first, second, expected) in [
+        (BUSY_AFTER, Duration::ZERO, LONGER_REST),
+        (BUSY_AFTER - REST, Duration::ZERO, REST),
+        (BUSY_AFTER, PAUSE, LONGER_REST),
+        (BUSY_AFTER, PAUSE + MOMENT, REST),
+    ] {
+        let metrics = Metrics::new("test", "0");
+        let mut feed = Feed::flooded(0);
+        let mut work = Work::new(
+            machine(),
+            Performer::new(silent(), "replica-0".to_owned()),
+            Pace::new(0, 0),
+            ControllerMetrics::register(&metrics),
+            claim_templates::Waiting::default(),
+            TimeOfDay::from(jiff::Timestamp::now()),
+        );
+        work.poll(ExtenderState::Ready, &mut feed);
+        let begun = Instant::now();
+        while begun.elapsed() < first {
+            tokio::time::advance(REST).await;
+            work.poll(ExtenderState::Ready, &mut feed);
+        }
+        tokio::time::advance(second).await;
+        work.poll(ExtenderState::Ready, &mut feed);
+        // What is sent does not wait any more.
+        work.start();
+        let rests_until = Instant::now() + expected;
+        assert_eq!(
+            work.rests_until(),
+            Some(rests_until),
+            "{second:?} after {first:?}"
+        );
+    }
 }

@@ -37,7 +37,16 @@ pub(super) const BREATH: Duration = Duration::from_millis(5);
 /// and a write waits for its turn by no more than it takes a busy API server to store one.
 pub(super) const REST: Duration = Duration::from_millis(20);
 /// The same while calls wait because no more are to be sent in a second ([`Pace`]): what another poll decides waits behind them.
+///
+/// And while there was no pause for so long that the cluster is busy ([`BUSY_AFTER`]): it is seconds and minutes that gangs wait for
+/// others then, and a change of one is nearly always followed by the next, of the same gang or of a neighbour on its node. A poll that
+/// comes a little later looks once at what two would have looked at, and has one write of the Ledger, or of a node's permits, where
+/// they had two. Who finds the cluster at rest, as somebody with a single gang, waits for none of that.
 pub(super) const LONGER_REST: Duration = Duration::from_millis(50);
+/// For how long polls follow one another until that is so.
+pub(super) const BUSY_AFTER: Duration = Duration::from_secs(1);
+/// After how long without a poll the next one follows none. More than two rests: a cluster is no less busy for one that was quiet.
+pub(super) const PAUSE: Duration = Duration::from_millis(120);
 /// Longest time without a poll, whatever the machine says.
 const LONGEST_REST: Duration = Duration::from_secs(10);
 
@@ -67,6 +76,8 @@ pub(super) struct Work {
     polled_at: Option<Instant>,
     /// For how long it rests since then at least.
     rest: Duration,
+    /// When the first of the polls began that followed one another without a [`PAUSE`].
+    busy_since: Instant,
     pace: Pace,
     /// The next to be sent, which waits for its turn by [`Pace`].
     next: Option<(Place, (Effect, Instant))>,
@@ -97,6 +108,7 @@ impl Work {
             waiting: Lanes::default(),
             polled_at: None,
             rest: REST,
+            busy_since: Instant::now(),
             pace,
             next: None,
             under_way: JoinSet::new(),
@@ -190,6 +202,10 @@ impl Work {
             .ungate_carefully(extender == ExtenderState::Unreliable);
         self.metrics.set_extender(extender);
         let begun = Instant::now();
+        let pauses = |polled_at| begun.saturating_duration_since(polled_at) > PAUSE;
+        if self.polled_at.is_none_or(pauses) {
+            self.busy_since = begun;
+        }
         let effects = self.machine.poll(self.time.now());
         self.metrics.decided(begun.elapsed());
         self.polled_at = Some(Instant::now());
@@ -233,7 +249,17 @@ impl Work {
         let calls = u32::try_from(AT_ONCE / 2).unwrap_or(u32::MAX);
         let waits = self.next.as_ref().and_then(|_| self.pace.time_for(calls));
         let rest = waits.map_or(self.rest, |time| time.min(LONGER_REST).max(self.rest));
-        self.polled_at.map(|polled_at| polled_at + rest)
+        let polled_at = self.polled_at?;
+        let is_longer = self.rest == REST && self.is_busy(polled_at);
+        Some(polled_at + if is_longer { LONGER_REST } else { rest })
+    }
+
+    /// Whether polls have followed one another for long, up to the last. Not while writes wait for others to be answered: nothing is sent
+    /// while the machine rests.
+    fn is_busy(&self, polled_at: Instant) -> bool {
+        let waits = Lane::ALL.iter().any(|lane| self.waiting.waiting(*lane) > 0);
+        let busy = polled_at.saturating_duration_since(self.busy_since);
+        busy >= BUSY_AFTER && !waits && self.next.is_none()
     }
 
     /// Whether the machine has something left to do, which nothing but another poll brings about, or is due by time.
@@ -412,6 +438,21 @@ mod tests {
             work.next = Some(call(1));
             assert_eq!(work.rests_until(), Some(polled_at + rest), "{qps} a second");
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_is_busy_rests_longer_unless_writes_wait_or_it_left_something_over() {
+        let mut work = polled(0);
+        tokio::time::advance(BUSY_AFTER).await;
+        let polled_at = Instant::now();
+        work.polled_at = Some(polled_at);
+        assert_eq!(work.rests_until(), Some(polled_at + LONGER_REST));
+        work.rest = BREATH;
+        assert_eq!(work.rests_until(), Some(polled_at + BREATH));
+        work.rest = REST;
+        let (place, call) = call(1);
+        assert!(work.waiting.push(&place, call).is_none());
+        assert_eq!(work.rests_until(), Some(polled_at + REST));
     }
 
     #[tokio::test(start_paused = true)]

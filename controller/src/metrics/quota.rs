@@ -105,7 +105,7 @@ impl QuotaCensus {
         let known: Vec<ObjectKey> = match kind {
             Kind::Team => self.teams.known().map(cluster_wide).collect(),
             Kind::Cohort => self.cohorts.known().map(cluster_wide).collect(),
-            Kind::Gang => self.gangs.known().cloned().collect(),
+            Kind::Gang => self.gangs.known().into_iter().cloned().collect(),
             _ => return,
         };
         for key in known.iter().filter(|key| !listed.contains(key)) {

@@ -56,8 +56,35 @@ struct Known {
     told: Told,
     /// Whether its Gang says so still. Between two attempts it says nothing, until it is known what the next one waits for.
     stands: bool,
-    /// Whether its owner and its pods were told something that is over once it is admitted, or runs.
-    is_to_be_taken_back: bool,
+    /// What its owner and its pods were told that is over once it is admitted, or runs.
+    standing: Standing,
+}
+
+/// What the owner and the pods of a gang were told and nobody took back, the gravest of it last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Standing {
+    Nothing,
+    /// That the gang waits. Of each of its pods kube-scheduler says what becomes of it, as soon as nothing is waited for: that it is
+    /// scheduled, or why not.
+    Wait,
+    /// Anything else. Pods may have come so far already that nobody says a thing about them any more.
+    More,
+}
+
+impl Standing {
+    fn of(reason: Reason) -> Self {
+        match reason {
+            Reason::Admitted | Reason::Adopted | Reason::Running | Reason::Completed => {
+                Self::Nothing
+            }
+            Reason::MissingPods
+            | Reason::TeamStopped
+            | Reason::WaitingForQuota
+            | Reason::WaitingForPlacement
+            | Reason::WaitingForRelease => Self::Wait,
+            _ => Self::More,
+        }
+    }
 }
 
 /// What is new about a gang.
@@ -92,19 +119,23 @@ enum Audience {
     Nobody,
     /// The Gang alone.
     Gang,
+    /// The Gang and its owner.
+    GangAndOwner,
     /// The Gang, its owner and its pods.
     All,
 }
 
 /// Who is told of a reason that is new.
 ///
-/// That a gang is admitted, or runs, ends what its owner and its pods were told before, in this attempt or in an earlier one: `takes_back`.
+/// That a gang is admitted, or runs, ends what its owner and its pods were told before, in this attempt or in an earlier one: `standing`.
 /// Where that was nothing, they have nothing to be told: the pods are bound and started a moment later, and Kubernetes tells them so.
-/// That the gang is complete its phase says, and its Job.
-fn audience(takes_back: bool, reason: Reason) -> Audience {
-    match (reason, takes_back) {
-        (Reason::Completed, _) | (Reason::Running, false) => Audience::Nobody,
-        (Reason::Admitted, false) => Audience::Gang,
+/// That takes back, too, what pods were told while they waited, but not what their owner was. That the gang is complete its phase says,
+/// and its Job.
+fn audience(standing: Standing, reason: Reason) -> Audience {
+    match (reason, standing) {
+        (Reason::Completed, _) | (Reason::Running, Standing::Nothing) => Audience::Nobody,
+        (Reason::Admitted, Standing::Nothing) => Audience::Gang,
+        (Reason::Admitted, Standing::Wait) => Audience::GangAndOwner,
         _ => Audience::All,
     }
 }
@@ -134,6 +165,9 @@ impl EventTracker {
                     notes.extend(match audience {
                         Audience::Nobody => Vec::new(),
                         Audience::Gang => vec![note_of_gang(key, gang, says)],
+                        Audience::GangAndOwner => {
+                            to_gang_and_owner(context, budgets, key, gang, says)
+                        }
                         Audience::All => to_all(context, budgets, key, gang, says),
                     });
                 }
@@ -166,13 +200,12 @@ impl EventTracker {
         if stands == Some(&says) {
             return (New::Nothing, Audience::Nobody);
         }
-        let takes_back = known.is_some_and(|known| known.is_to_be_taken_back);
-        let news = (says.differs_from(stands), audience(takes_back, says.reason));
+        let standing = known.map_or(Standing::Nothing, |known| known.standing);
+        let news = (says.differs_from(stands), audience(standing, says.reason));
         let known = Known {
-            is_to_be_taken_back: match says.reason {
-                Reason::Admitted | Reason::Adopted | Reason::Running => false,
-                Reason::Completed => takes_back,
-                _ => true,
+            standing: match says.reason {
+                Reason::Admitted | Reason::Adopted | Reason::Running => Standing::Nothing,
+                reason => standing.max(Standing::of(reason)),
             },
             told: says,
             stands: true,
@@ -305,6 +338,21 @@ fn to_all(
     gang: &Gang,
     (reason, text): (Reason, &str),
 ) -> Vec<EventNote> {
+    let mut notes = to_gang_and_owner(context, budgets, key, gang, (reason, text));
+    for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
+        let (name, uid) = (pod.name(), pod.uid());
+        notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
+    }
+    notes
+}
+
+fn to_gang_and_owner(
+    context: PollContext<'_>,
+    budgets: &mut EventBudgets,
+    key: &GangKey,
+    gang: &Gang,
+    (reason, text): (Reason, &str),
+) -> Vec<EventNote> {
     let mut notes = vec![note_of_gang(key, gang, (reason, text))];
     let second = context.now.monotonic_seconds;
     let owner = gang.metadata.owner_references.iter().flatten().next();
@@ -317,10 +365,6 @@ fn to_all(
             reason,
             text,
         ));
-    }
-    for pod in context.index.pods_of_gang(key).into_iter().take(PODS_TOLD) {
-        let (name, uid) = (pod.name(), pod.uid());
-        notes.push(note_of_pod(&key.namespace, name, uid, reason, text));
     }
     notes
 }
@@ -409,10 +453,10 @@ mod tests {
     #[test]
     fn what_others_tell_is_told_to_fewer_or_to_nobody_and_what_is_over_is_taken_back_where_it_was_told()
      {
-        use Audience::{All, Gang, Nobody};
+        use Audience::{All, Gang, GangAndOwner, Nobody};
         use Reason::{
-            Admitted, Adopted, Completed, Evicting, NodeLost, PlaceLost, PodFailed, Preempted,
-            PreemptionNotice, Running, WaitingForQuota, WaitingForRelease,
+            Admitted, Adopted, Completed, Evicting, ExceedsMaxQuota, NodeLost, PlaceLost,
+            PodFailed, Preempted, PreemptionNotice, Running, WaitingForQuota, WaitingForRelease,
         };
 
         let key = GangKey::new("ml", "train");
@@ -424,16 +468,26 @@ mod tests {
             });
             tracker.note(&key, uid, told)
         };
-        let rows: [(&[Option<Reason>], Audience); 26] = [
+        let rows: [(&[Option<Reason>], Audience); 29] = [
             (&[Some(WaitingForQuota)], All),
             (&[Some(WaitingForQuota), Some(WaitingForRelease)], All),
             (&[Some(Admitted)], Gang),
             (&[None, Some(Admitted)], Gang),
-            (&[Some(WaitingForQuota), Some(Admitted)], All),
+            (&[Some(WaitingForQuota), Some(Admitted)], GangAndOwner),
+            // Something was to be done about it.
+            (&[Some(ExceedsMaxQuota), Some(Admitted)], All),
+            (
+                &[Some(ExceedsMaxQuota), Some(WaitingForQuota), Some(Admitted)],
+                All,
+            ),
+            (
+                &[Some(PlaceLost), None, Some(WaitingForQuota), Some(Admitted)],
+                All,
+            ),
             (&[Some(Evicting), Some(Admitted)], All),
             (&[Some(PlaceLost), Some(Admitted)], All),
             // In the next attempt it is admitted at once.
-            (&[Some(WaitingForQuota), None, Some(Admitted)], All),
+            (&[Some(WaitingForQuota), None, Some(Admitted)], GangAndOwner),
             (&[Some(Preempted), None, Some(Admitted)], All),
             (&[Some(PodFailed), None, Some(Admitted)], All),
             // It was taken back already.

@@ -438,6 +438,12 @@ fn what_bound_pods_without_a_hold_use_is_told() {
     index.observe(gone(Kind::Pod, "kube-system", "plain"));
     index.refresh(Timestamp(0));
     assert_eq!(used(&index), (4000, 1));
+
+    // The object stays, and uses nothing any more.
+    let ends = with(pod("held", 6), "/spec/nodeName", json!("a"));
+    index.observe(is(with(ends, "/status/phase", json!("Succeeded"))));
+    index.refresh(Timestamp(0));
+    assert_eq!(used(&index), (0, 0));
 }
 
 #[test]

@@ -12,6 +12,7 @@ use muster_api::{
 use muster_cluster::{
     formed::has_ended,
     object::{Kind, ObjectKey},
+    table::Table,
 };
 use muster_serve::metrics::Metrics;
 use prometheus_client::{
@@ -50,7 +51,7 @@ pub(super) struct GangFamilies {
 #[derive(Debug)]
 pub(super) struct GangCensus {
     families: GangFamilies,
-    gangs: BTreeMap<ObjectKey, SeenGang>,
+    gangs: Table<ObjectKey, SeenGang>,
     pending: BTreeMap<ReasonLabels, i64>,
     evicted: BTreeSet<ReasonLabels>,
     preempted: BTreeSet<PreemptionLabels>,
@@ -126,15 +127,15 @@ impl GangCensus {
     pub(super) fn new(families: GangFamilies) -> Self {
         Self {
             families,
-            gangs: BTreeMap::new(),
+            gangs: Table::default(),
             pending: BTreeMap::new(),
             evicted: BTreeSet::new(),
             preempted: BTreeSet::new(),
         }
     }
 
-    pub(super) fn known(&self) -> impl Iterator<Item = &ObjectKey> {
-        self.gangs.keys()
+    pub(super) fn known(&self) -> Vec<&ObjectKey> {
+        self.gangs.keys_where(|_| true)
     }
 
     pub(super) fn forget(&mut self, key: &ObjectKey) {

@@ -15,14 +15,14 @@ const SUSPENSION: &str = "\"f:suspend\"";
 /// longer, since nothing of them is known beforehand.
 pub(in crate::watch) fn read<K: DeserializeOwned>(text: &str) -> Result<K, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
-    let object = fields::read(&mut deserializer, Above(PATH))?;
+    let object = fields::read(&mut deserializer, Above { path: PATH, text })?;
     deserializer.end()?;
     Ok(object)
 }
 
-/// What is kept of `managedFields`.
-fn kept(fields: &str) -> Result<Value, serde_json::Error> {
-    if !fields.contains(SUSPENSION) {
+/// What is kept of `managedFields`. Nothing of an object that is not suspended: nobody asks who did it, and a Job's say so all its life.
+fn kept(above: Above<'_>, fields: &str) -> Result<Value, serde_json::Error> {
+    if !fields.contains(SUSPENSION) || !may_be_suspended(above.text) {
         return Ok(Value::Null);
     }
     // Whoever reads them all finds out what is wrong.
@@ -30,17 +30,31 @@ fn kept(fields: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(kept.as_deref().unwrap_or(fields))
 }
 
-/// What stands above them: their path from there.
-#[derive(Clone, Copy)]
-struct Above(&'static [&'static str]);
+/// Whether an object may be suspended, by its text: some field of that name in it is `true`. Nobody who writes JSON
+/// writes letters as escapes.
+fn may_be_suspended(text: &str) -> bool {
+    text.split("\"suspend\"").skip(1).any(|rest| {
+        let value = rest.trim_start().strip_prefix(':');
+        value.is_some_and(|value| value.trim_start().starts_with("true"))
+    })
+}
 
-impl Fields for Above {
+/// What stands above them.
+#[derive(Clone, Copy)]
+struct Above<'a> {
+    /// Their path from there.
+    path: &'static [&'static str],
+    /// The text of the object.
+    text: &'a str,
+}
+
+impl Fields for Above<'_> {
     const ARE_OF_LISTS: bool = false;
 
     fn field(self, name: &str) -> Field<Self> {
-        match self.0.split_first() {
+        match self.path.split_first() {
             Some((first, [])) if *first == name => Field::Replaced(kept),
-            Some((first, path)) if *first == name => Field::Within(Self(path)),
+            Some((first, path)) if *first == name => Field::Within(Self { path, ..self }),
             _ => Field::Read,
         }
     }
@@ -59,7 +73,7 @@ mod tests {
         let with = |fields: &str| {
             format!(
                 r#"{{"kind": "Job", "metadata": {{"name": "ä", "managedFields": {fields}, "uid": "u"}},
-                    "spec": {{"managedFields": [7]}}}}"#
+                    "spec": {{"managedFields": [7], "suspend": true}}}}"#
             )
         };
         for (fields, expected) in [
@@ -103,6 +117,29 @@ mod tests {
     }
 
     #[test]
+    fn of_an_object_that_is_not_suspended_they_are_not_read() {
+        let entries = r#"[{"manager": "a", "fieldsV1": {"f:spec": {"f:suspend": {}}}}]"#;
+        for (spec, is_kept) in [
+            (r#"{"suspend":true}"#, true),
+            (r#"{"suspend" : true}"#, true),
+            (r#"{"why": "suspend", "suspend": true}"#, true),
+            (r#"{"suspend": false}"#, false),
+            (r#"{"suspend": null, "resume": true}"#, false),
+            (r#"{"suspend": "true"}"#, false),
+            (r#"{"why": "suspend"}"#, false),
+            ("{}", false),
+        ] {
+            for text in [
+                format!(r#"{{"metadata": {{"managedFields": {entries}}}, "spec": {spec}}}"#),
+                format!(r#"{{"spec": {spec}, "metadata": {{"managedFields": {entries}}}}}"#),
+            ] {
+                let object: PartialObjectMeta = read(&text).unwrap();
+                assert_eq!(object.metadata.managed_fields.is_some(), is_kept, "{text}");
+            }
+        }
+    }
+
+    #[test]
     fn what_is_no_object_as_a_whole_is_none() {
         for text in [
             "",
@@ -128,7 +165,9 @@ mod tests {
             {"manager": "other", "operation": "Apply", "subresource": "x",
                 "fieldsV1": {"f:metadata": {"f:labels": {"f:f:suspend": {}}}, "f:spec": {"f:suspend": {}}}},
         ]);
-        let text = json!({"metadata": {"name": "a", "managedFields": entries}}).to_string();
+        let text =
+            json!({"metadata": {"name": "a", "managedFields": entries}, "spec": {"suspend": true}});
+        let text = text.to_string();
         let mut all: PartialObjectMeta = serde_json::from_str(&text).unwrap();
         reduce(&mut all.metadata);
         let mut some: PartialObjectMeta = read(&text).unwrap();
