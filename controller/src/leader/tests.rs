@@ -127,7 +127,7 @@ async fn a_machine_is_busy_when_its_polls_have_followed_one_another_for_long_and
     const MOMENT: Duration = Duration::from_millis(1);
     for (first, second, expected) in [
         (BUSY_AFTER, Duration::ZERO, LONGER_REST),
-        (BUSY_AFTER - REST, Duration::ZERO, REST),
+        (BUSY_AFTER.saturating_sub(REST), Duration::ZERO, REST),
         (BUSY_AFTER, PAUSE, LONGER_REST),
         (BUSY_AFTER, PAUSE + MOMENT, REST),
     ] {

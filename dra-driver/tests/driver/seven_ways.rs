@@ -187,7 +187,7 @@ async fn with_slices_made_for_claims_an_event_of_the_whole_gpu_taints_every_slic
     let mut node = Node::new().await;
     let proc = node.has_capabilities();
     let board = |state: &mut State| {
-        "a30-4".clone_into(&mut state.board);
+        "h100-nvswitch-8".clone_into(&mut state.board);
         state.proc_directory = Some(proc.clone());
     };
     node.change(board);
