@@ -265,7 +265,10 @@ fn beside_one_gpu_that_is_kept_the_others_of_the_node_are_anybodys() {
     fail(&mut state, &small, &holds);
     submit(
         &mut state,
-        [gang("seven", "a", 1, 7), gang("eighth", "a", 1, 1)],
+        [
+            at(5, gang("seven", "a", 1, 7)),
+            at(6, gang("eighth", "a", 1, 1)),
+        ],
     );
     assert_eq!(admitted(&decide_at(&mut state, 110)), ["seven"]);
     submit(&mut state, [made_again(&small)]);
