@@ -1,6 +1,6 @@
 //! What is told of those that recover: to themselves, and to those that wait because of them.
 
-use super::{Keep, has_place};
+use super::keep::{Keep, has_place};
 use crate::{
     decision::{Blocker, KeptForRecovery, Why},
     names::GangUid,
