@@ -99,8 +99,7 @@ impl State {
         let uid = keep.told.gang.clone();
         let (running, team) = (keep.running(), keep.team().cloned());
         self.keeps.over.remove(&uid);
-        self.keeps.by_end.insert((keep.until, uid.clone()));
-        self.keeps.by_gang.insert(uid.clone(), keep);
+        self.keeps.enter(uid.clone(), keep);
         self.running.remove(&uid);
         if let Some(running) = running {
             self.set_running(running);
@@ -153,10 +152,7 @@ impl State {
 
     /// What is kept for a gang is free from now on, and the gang waits as any other, if it does.
     fn lift_keep(&mut self, gang: &GangUid) -> Option<Keep> {
-        let keep = self.keeps.by_gang.remove(gang)?;
-        self.keeps.by_end.remove(&(keep.until, gang.clone()));
-        self.keeps.with_missing.remove(gang);
-        self.keeps.to_trim.remove(gang);
+        let keep = self.keeps.leave(gang)?;
         self.note_other_order(gang);
         for hold in keep.kept.values() {
             self.remove_hold(&hold.pod);

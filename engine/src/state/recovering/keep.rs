@@ -9,7 +9,7 @@ use super::turns::AskedAt;
 use crate::{
     amount::{Amount, FlavorResource, Resource},
     model::{HeldClaim, Hold, PodResources, Recovering, Running},
-    names::{ClaimUid, GangUid, PodUid, TeamName, Timestamp},
+    names::{ClaimUid, PodUid, TeamName, Timestamp},
 };
 
 /// What is kept for one gang.
@@ -57,6 +57,12 @@ impl Keep {
 
     pub(super) fn team(&self) -> Option<&TeamName> {
         self.parts.values().next().map(|part| &part.team)
+    }
+
+    /// `namespace/name` of the gang.
+    pub(super) fn gang_name(&self) -> Option<&str> {
+        let part = self.parts.values().next();
+        part.map(|part| part.gang_name.as_str())
     }
 
     /// Whether its attempt held as much of each resource.

@@ -13,6 +13,8 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(in crate::state) struct Keeps {
     pub(super) by_gang: BTreeMap<GangUid, Keep>,
+    /// How many of them have a name.
+    names: BTreeMap<String, usize>,
     pub(super) by_end: BTreeSet<(Timestamp, GangUid)>,
     /// The pods by whose names something is kept.
     pub(super) pods: BTreeSet<PodUid>,
@@ -35,6 +37,44 @@ pub(in crate::state) struct Keeps {
 }
 
 impl Keeps {
+    /// Something is kept for a gang.
+    pub(super) fn enter(&mut self, gang: GangUid, keep: Keep) {
+        self.by_end.insert((keep.until, gang.clone()));
+        if let Some(name) = keep.gang_name() {
+            *self.names.entry(name.to_owned()).or_default() += 1;
+        }
+        if let Some(before) = self.by_gang.insert(gang, keep) {
+            self.forget_name_of(&before);
+        }
+    }
+
+    /// Nothing is kept for a gang any more.
+    pub(super) fn leave(&mut self, gang: &GangUid) -> Option<Keep> {
+        let keep = self.by_gang.remove(gang)?;
+        self.by_end.remove(&(keep.until, gang.clone()));
+        self.with_missing.remove(gang);
+        self.to_trim.remove(gang);
+        self.forget_name_of(&keep);
+        Some(keep)
+    }
+
+    fn forget_name_of(&mut self, keep: &Keep) {
+        let Some(name) = keep.gang_name() else {
+            return;
+        };
+        if let Some(count) = self.names.get_mut(name) {
+            *count -= 1;
+            if *count == 0 {
+                self.names.remove(name);
+            }
+        }
+    }
+
+    /// Whether something is kept for a gang of this name (`namespace/name`).
+    pub(super) fn has_name(&self, name: &str) -> bool {
+        self.names.contains_key(name)
+    }
+
     /// Whether something is kept for a gang.
     pub(in crate::state) fn has(&self, gang: &GangUid) -> bool {
         self.by_gang.contains_key(gang)

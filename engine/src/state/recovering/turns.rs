@@ -10,7 +10,7 @@
 //! | those that began to wait, or that an obstacle keeps from it no more, in order | [`MOST_SINGLY`] |
 //! | the others, from where the last call ended, in order | [`MOST_IN_PASSING`], and as many as [`MOST_PASSED`] are passed over |
 //!
-//! Whoever is asked and has room costs what its admission costs, and counts for nothing here.
+//! None of the three goes on once it took as many looks in vain as one decision may. Whoever is asked and has room costs what its admission costs, and counts for nothing here.
 //!
 //! **Order.** What comes free is offered to the first of all in each call, whatever was left by the one before. So up to so many gangs nobody is asked
 //! before whoever is before it. Of more, one that stands far behind may be served with what one before it would have had, if that came free between their
@@ -27,6 +27,7 @@
 use super::judging::Judgement;
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
+    placement::Effort,
     queue::Place,
     state::{State, ids::GangId, work::Work},
 };
@@ -68,13 +69,14 @@ pub(super) struct Turns {
     first_as_of: Option<News>,
     /// When the pass began that is under way, or the last one.
     pass_as_of: Option<News>,
-    /// The last one that it has come to. `None`: none is under way.
+    /// The pass that is under way.
     pass: Option<Pass>,
 }
 
 /// A pass over all that wait.
 #[derive(Clone, Debug)]
 struct Pass {
+    /// The last one that it has come to.
     after: Option<Place>,
 }
 
@@ -89,6 +91,8 @@ impl Turns {
 struct Left {
     in_vain: usize,
     passed: usize,
+    /// Looks of asking in vain.
+    looks: u64,
     /// Whether anybody was asked: each turn gets on by one at least.
     is_any_asked: bool,
 }
@@ -98,12 +102,14 @@ impl Left {
         Self {
             in_vain,
             passed,
+            looks: Effort::ONE_DECISION,
             is_any_asked: false,
         }
     }
 
     fn is_over(&self, work: &Work) -> bool {
-        self.in_vain == 0 || self.passed == 0 || (self.is_any_asked && work.is_enough())
+        let is_enough = self.looks == 0 || work.is_enough();
+        self.in_vain == 0 || self.passed == 0 || (self.is_any_asked && is_enough)
     }
 }
 
@@ -263,10 +269,13 @@ impl State {
             return Turn::InVain;
         };
         turn.is_any_asked = true;
+        let before = self.cluster.visited();
         match self.judge_recovering(&uid, id, budget, left, decisions, work) {
             Judgement::Settled => Turn::Settled,
             Judgement::InVain => {
                 turn.in_vain = turn.in_vain.saturating_sub(1);
+                let looks = self.cluster.visited().wrapping_sub(before);
+                turn.looks = turn.looks.saturating_sub(looks);
                 let judged = self.asked_now(id);
                 if let Some(keep) = self.keeps.by_gang.get_mut(&uid) {
                     keep.judged = Some(judged);
