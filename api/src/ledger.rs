@@ -9,7 +9,11 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{charge::Charge, gang::NodeRanks, reason::Reason};
+use crate::{
+    charge::Charge,
+    gang::{EvictionFault, NodeRanks},
+    reason::Reason,
+};
 
 /// Intents that are not yet carried out. Internal: one object, named `cluster`.
 #[derive(
@@ -99,6 +103,10 @@ pub struct Intent {
     /// Why the attempt is evicted; absent on Admit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<Reason>,
+    /// With the cause `DeviceFault`: which fault it is, as it was confirmed. The Gang records it: what held the device may be gone
+    /// before the Gang says that it is evicted, whoever leads by then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault: Option<EvictionFault>,
     /// The Team that is charged.
     pub team: String,
     /// Generation of the Team whose limits the decision was judged by.

@@ -10,6 +10,9 @@
 //! Gangs, or from an earlier state of them; what it leaves the watch shows. A user's budget that comes right after it was looked is seen by the
 //! watch too, and ours goes. So twice, late or never answered does no harm but for a while. Where gangs are not moved any more, ours are
 //! removed. Nothing is concluded before Gangs and budgets were listed.
+//!
+//! **A watch that fails**: until it has told its first list, budgets are neither made nor removed; later, a user's that is new is not known. The log and the
+//! metrics of watches say so. No gang waits for that, so this replica is ready all the same.
 
 mod budget;
 mod table;
@@ -42,6 +45,7 @@ use muster_cluster::{
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
     event::Told,
+    watch::{WatchHealth, WatchMetrics},
 };
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
@@ -149,7 +153,7 @@ impl Keeper {
     }
 
     /// Sees to them until it is dropped. The client must not repeat anything by itself; `watches` is one whose reads may be long.
-    pub async fn keep(mut self, client: Client, watches: Client) {
+    pub async fn keep(mut self, client: Client, watches: Client, metrics: WatchMetrics) {
         let budgets: Api<PodDisruptionBudget> = Api::all(watches);
         let mut config = watcher::Config::default();
         if !self.gangs.table().moves_gangs {
@@ -157,15 +161,18 @@ impl Keeper {
             config = config.labels(&format!("{key}={value}"));
         }
         let mut seen = pin!(watcher(budgets, config).default_backoff());
+        let mut health = WatchHealth::beside_readiness::<PodDisruptionBudget>(&metrics);
         let mut under_way: JoinSet<Stepped> = JoinSet::new();
         loop {
             let next = self.start(&client, &mut under_way);
             tokio::select! {
                 () = self.gangs.0.changed.notified() => {}
-                Some(seen) = seen.next() => match seen {
-                    Ok(seen) => self.gangs.table().apply_budget(seen),
-                    Err(error) => tracing::debug!(%error, "the watch for PodDisruptionBudgets is broken"),
-                },
+                Some(seen) = seen.next() => {
+                    health.note(&seen);
+                    if let Ok(seen) = seen {
+                        self.gangs.table().apply_budget(seen);
+                    }
+                }
                 Some(Ok(stepped)) = under_way.join_next() => self.settle(&client, stepped).await,
                 () = tokio::time::sleep_until(next) => {}
             }

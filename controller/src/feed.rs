@@ -117,6 +117,11 @@ impl Feed {
         feed
     }
 
+    /// The metrics of the watches of this program, for those that others keep.
+    pub fn watch_metrics(&self) -> WatchMetrics {
+        self.metrics.clone()
+    }
+
     /// Closes the watch of a kind and opens another: the next changes of that kind are its whole list, which
     /// is begun after this call and ends with [`Change::ListedKeys`].
     pub fn reopen(&mut self, kind: Kind) {

@@ -84,7 +84,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
             disruption_budgets::Keeper::new(args.moves_gangs(), args.identity.clone());
         shutdown.spawn_until_stopped(
             "keeper of disruption budgets",
-            budgets.keep(writes.clone(), bundle_watches),
+            budgets.keep(writes.clone(), bundle_watches, feed.watch_metrics()),
         );
         let scheduler_is_away =
             scheduler_lease::spawn(writes.clone(), &args.scheduler_lease, &shutdown);

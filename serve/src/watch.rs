@@ -24,7 +24,7 @@ use std::fmt::Debug;
 pub use decoded::Decoded;
 use decoder::WatchDecoder;
 use futures::{Stream, StreamExt};
-use health::WatchHealth;
+pub use health::WatchHealth;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,

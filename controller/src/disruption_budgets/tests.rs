@@ -1,3 +1,4 @@
+use muster_serve::metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::*;
@@ -190,6 +191,35 @@ async fn before_gangs_and_budgets_were_listed_nothing_is_done() {
     gangs.table().apply_budget(watcher::Event::InitDone);
     keeper.start(&api.client(), &mut under_way);
     assert_eq!(under_way.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn that_budgets_may_not_be_read_shows_in_the_metrics_of_watches() {
+    let registry = Metrics::new("test", "0");
+    let metrics = WatchMetrics::register(&registry);
+    let (keeper, gangs) = Keeper::new(true, "test".to_owned());
+    let running = Object::Gang(gang("train", "Running"));
+    gangs.observe(&Change::Listed(Kind::Gang, vec![running]));
+    let forbidden = std::iter::repeat_with(|| failure(403, "poddisruptionbudgets is forbidden"));
+    let api = ScriptedApi::new(forbidden.take(1_000));
+    let keeping = Box::pin(keeper.keep(api.client(), api.client(), metrics));
+    let ended = tokio::time::timeout(Duration::from_mins(1), keeping).await;
+    assert!(ended.is_err(), "it goes on asking");
+    let text = registry.encode().unwrap();
+    let value = |metric: &str| -> u64 {
+        let start = format!("muster_watch_{metric}{{kind=\"PodDisruptionBudget\"}} ");
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(&start));
+        value.expect(metric).parse().unwrap()
+    };
+    let asked = api.asked();
+    let errors = u64::try_from(asked.len()).unwrap();
+    assert_eq!(value("errors_total"), errors, "each refusal is counted");
+    assert!(value("stale_seconds") > 20, "{text}");
+    for asked in asked {
+        let list = "GET /apis/policy/v1/poddisruptionbudgets";
+        assert_eq!(asked.what, list, "nothing is made meanwhile");
+    }
 }
 
 #[test]

@@ -7,11 +7,12 @@
 //! **The intent** replaces what the Ledger has of the gang, in place. It names the Gang, the attempt and the cause, the nodes of
 //! the plan, and the rest by its digest: that the Gang carries, as its admission before it is raised and as a proposal
 //! afterwards. So a successor knows what is charged until the intent leaves the Ledger, and where permits are to be taken
-//! back though the Gang was deleted. It is never taken back itself: whoever leads completes it, in the order in which
+//! back though the Gang was deleted. A fault is named whole ([`EvictionFault`]): what it was decided by may be gone before the Gang is raised, as the claims
+//! of a rank that died are, and so may this leader. It is never taken back itself: whoever leads completes it, in the order in which
 //! attempts are voided ([`super::void`]). Twice or late it changes nothing: it concerns one attempt of one Gang.
 
 use k8s_openapi::api::batch::v1::Job;
-use muster_api::{Charge, Gang, Intent, IntentKind, Reason, team::Stop};
+use muster_api::{Charge, Gang, Intent, IntentKind, Reason, gang::EvictionFault, team::Stop};
 
 use crate::{
     Mode,
@@ -304,6 +305,7 @@ impl Plan {
             gang_uid: self.gang_uid.clone(),
             attempt: self.attempt,
             cause: Some(cause),
+            fault: self.fault_of(context, cause),
             digest: Some(self.digest()),
             nodes: self.nodes().cloned().collect(),
             team: self.team.clone(),
@@ -317,5 +319,15 @@ impl Plan {
             level: None,
             domain: Vec::new(),
         }
+    }
+
+    /// The fault for which it is evicted, if that is why: what the decision found, since a gang is looked at after each change of what is seen, and before
+    /// anything is committed.
+    fn fault_of(&self, context: PollContext<'_>, cause: Reason) -> Option<EvictionFault> {
+        if cause != Reason::DeviceFault {
+            return None;
+        }
+        let gang = context.gang_of(self)?;
+        faults::held::find(context, gang, self)?.record()
     }
 }

@@ -280,6 +280,7 @@ impl Plan {
             gang_uid: self.gang_uid.clone(),
             attempt: self.attempt,
             cause: None,
+            fault: None,
             digest: None,
             nodes: Vec::new(),
             team: self.team.clone(),

@@ -174,7 +174,7 @@ fn raise(context: PollContext<'_>, intent: &Committed) -> Option<ApiRequest> {
         && !context.bugs.has(InjectedBug::VoidWithoutGang);
     let mut raise = owed.then(|| match intent.kind {
         IntentKind::Admit => gang_status::next_attempt(context, &plan.key, gang),
-        IntentKind::Evict => gang_status::evicted(context, gang, plan, intent.cause),
+        IntentKind::Evict => gang_status::evicted(context, gang, intent),
     })?;
     if let (Some(ApiRequest::ReplaceGangStatus { status, .. }), true) =
         (&mut raise, intent.is_proposed && intent.lost.is_none())

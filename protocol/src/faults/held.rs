@@ -67,11 +67,19 @@ impl Found {
             since: Time(since),
         })
     }
+}
 
-    /// Whether later plans are to avoid the node: what was contained says nothing about it.
-    pub(crate) fn tells_against_node(&self) -> bool {
-        self.fault.kind != FaultKind::Device(FaultClass::Contained)
+/// The node of the plan that later plans are to avoid after an eviction for that fault, if any: what was contained says nothing about it. Our drivers name the pool
+/// of a node after it.
+pub(crate) fn node_to_avoid<'a>(plan: &'a Plan, fault: &EvictionFault) -> Option<&'a String> {
+    if FaultKind::named(&fault.kind) == FaultKind::Device(FaultClass::Contained) {
+        return None;
     }
+    let is_on = |node: &&String| {
+        let prefix = device_name(keys::DRIVER, node, "");
+        fault.device.starts_with(&prefix)
+    };
+    plan.nodes().find(is_on)
 }
 
 /// The faults that reach what the ranks of a plan hold: devices that their claims are allocated on their nodes. A rank that is done

@@ -5,7 +5,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use muster_api::{
     Gang, GangPhase, GangStatus, Proposal, Reason, WaitReason, conditions as condition_types,
-    gang::Eviction,
+    gang::{Eviction, EvictionFault},
 };
 
 use crate::{
@@ -21,6 +21,7 @@ use crate::{
     outward::{preemption, recovery, restarts},
     poll_context::{PollContext, attempt},
     stalls,
+    tables::plans::Committed,
 };
 use muster_cluster::{
     explain::name_unmodelled,
@@ -261,14 +262,21 @@ fn count_failure(
 /// Most evictions that a Gang remembers.
 const EVICTIONS_TOLD: usize = 8;
 
-/// The Gang after an attempt that is evicted for that cause: in the next one, holding nothing. It keeps its place in the queue.
+/// The Gang after the attempt that an Evict takes back: in the next one, holding nothing. It keeps its place in the queue.
+///
+/// **Which fault it was** is what the Evict says, not what is found by now: the claims of a rank that died are gone soon, and who holds no device has no
+/// fault. One that an older version committed, or that an older definition of the Ledger cut short, does not say it; then it is looked for.
 pub(crate) fn evicted(
     context: PollContext<'_>,
     gang: &Gang,
-    plan: &Plan,
-    cause: Option<Reason>,
+    evict: &Committed,
 ) -> Option<ApiRequest> {
-    let cause = cause.unwrap_or(Reason::AttemptSuperseded);
+    let plan = &*evict.plan;
+    let cause = evict.cause.unwrap_or(Reason::AttemptSuperseded);
+    let found_fault = || held::find(context, gang, plan)?.record();
+    let fault = (cause == Reason::DeviceFault)
+        .then(|| evict.fault.clone().or_else(found_fault))
+        .flatten();
     // A successor may find something else by now, or nothing.
     let view = context.views.of(&plan.key);
     let found = view
@@ -301,10 +309,8 @@ pub(crate) fn evicted(
         reason: cause,
         message: message.clone(),
         at: Time(now),
-        node: failing_node(context, gang, plan, cause),
-        fault: (cause == Reason::DeviceFault)
-            .then(|| held::find(context, gang, plan)?.record())
-            .flatten(),
+        node: failing_node(context, plan, cause, fault.as_ref()),
+        fault,
         template: plan.ranks.iter().find_map(|rank| {
             let pod = context.index.pod_by_uid(&rank.pod)?;
             pod::template(pod).map(str::to_owned)
@@ -377,9 +383,9 @@ const AVOIDED_SECONDS: i64 = 6 * 3_600;
 /// failed a rank, or what was lost. A successor that completes the eviction may know of none by then.
 fn failing_node(
     context: PollContext<'_>,
-    gang: &Gang,
     plan: &Plan,
     cause: Reason,
+    fault: Option<&EvictionFault>,
 ) -> Option<String> {
     let pod_of = |rank: &Rank| context.index.pod_by_uid(&rank.pod);
     let rank = match cause {
@@ -398,8 +404,7 @@ fn failing_node(
             return lost.is_due.then_some(lost.node);
         }
         Reason::DeviceFault => {
-            let found = held::find(context, gang, plan)?;
-            return found.tells_against_node().then_some(found.node);
+            return held::node_to_avoid(plan, fault?).cloned();
         }
         Reason::Drained => return drains::node_of(context, plan),
         _ => None,

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use muster_api::{Gang, Intent, IntentKind, LedgerSpec, Reason};
+use muster_api::{Gang, Intent, IntentKind, LedgerSpec, Reason, gang::EvictionFault};
 
 use crate::{
     admission::{plan::Plan, record},
@@ -22,6 +22,8 @@ pub(crate) struct Committed {
     pub(crate) kind: IntentKind,
     /// Why the attempt is evicted.
     pub(crate) cause: Option<Reason>,
+    /// For which fault, if for one.
+    pub(crate) fault: Option<EvictionFault>,
     /// What it commits, or takes back. Of one whose proposal is gone, only its nodes are known.
     pub(crate) plan: Arc<Plan>,
     /// Whether it names a proposal instead of saying what it commits.
@@ -41,6 +43,7 @@ impl Committed {
             leader_epoch: intent.leader_epoch,
             kind: intent.kind,
             cause: intent.cause,
+            fault: intent.fault.clone(),
             plan: Arc::new(plan),
             is_proposed: intent.digest.is_some(),
             bytes: record::bytes(intent) + 1,

@@ -407,6 +407,47 @@ fn s10_a_leader_that_dies_before_or_after_the_intent_leaves_one_eviction() {
     }
 }
 
+/// The rank that had the GPU dies right after the intent: its claim loses what it was allocated, and then there is no fault of anything that the gang holds.
+#[test]
+fn s10_which_fault_it_was_outlives_the_claim_and_the_leader_that_saw_it() {
+    for takes_over in [false, true] {
+        let mut bench = running(&["train"]);
+        let (node, gpu) = device_of(&bench, "train-0");
+        taint(&mut bench, "train-0", RESET);
+        let mut is_committed = false;
+        for _ in 0..20 {
+            let effects = bench.poll();
+            is_committed = effects.iter().any(|effect| evicts(&effect.write));
+            for effect in &effects {
+                bench.perform(effect);
+            }
+            if is_committed {
+                break;
+            }
+        }
+        assert!(is_committed, "it is committed without a second passing");
+        assert!(evictions(&bench, "train").is_empty(), "not raised yet");
+        let Object::ResourceClaim(freed) = claim("train-0", keys::DEVICE_CLASS_GPU) else {
+            panic!("a claim");
+        };
+        assert!(freed.status.is_none(), "allocated nothing");
+        bench.server.put(Object::ResourceClaim(freed));
+        if takes_over {
+            bench.take_over();
+        }
+        bench.run();
+        let case = format!("takes over: {takes_over}");
+        let evictions = status_of(&bench, "train").evictions;
+        assert_eq!(evictions.len(), 1, "{case}");
+        assert_eq!(evictions[0].reason, Reason::DeviceFault, "{case}");
+        let fault = evictions[0].fault.as_ref().expect(&case);
+        assert_eq!(fault.device, format!("{}/{node}/gpu-{gpu}", keys::DRIVER));
+        assert_eq!(fault.kind, "Reset", "{case}");
+        assert_eq!(fault.since.0.as_second(), 1_800_000_000, "{case}");
+        assert_eq!(evictions[0].node.as_deref(), Some(&*node), "{case}");
+    }
+}
+
 /// Three nodes, on each of which a GPU has a fault: one more than may be drained.
 fn with_three_faults() -> (Bench, Vec<String>) {
     let gangs = ["a", "b", "c", "d", "e", "f"];

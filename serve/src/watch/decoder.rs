@@ -115,7 +115,7 @@ impl<K: Resource<DynamicType = ()>> Decode<K> for WatchDecoder<K> {
     type Told = WatchEvent<K>;
 
     fn take(&mut self, event: Event<Decoded<K>>) -> Vec<WatchEvent<K>> {
-        self.health.works();
+        self.health.took(&event);
         match event {
             Event::Init => {
                 self.incoming.clear();

@@ -1,6 +1,9 @@
 //! What a watch shows of itself.
 
-use kube::{Resource, runtime::watcher};
+use kube::{
+    Resource,
+    runtime::watcher::{self, Event},
+};
 use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tokio::time::Instant;
 
@@ -8,9 +11,12 @@ use super::{KindLabel, WatchMetrics};
 use crate::readiness::Condition;
 
 /// Whether one watch works, whether it has told its first list, and what it cannot decode.
-pub(super) struct WatchHealth {
+///
+/// The watches of this module show it by themselves. Whoever drives kube's watcher himself tells what comes of it ([`WatchHealth::note`]).
+#[derive(Debug)]
+pub struct WatchHealth {
     kind: String,
-    synced: Condition,
+    synced: Option<Condition>,
     stale_seconds: Gauge,
     errors: Counter,
     undecodable_now: Gauge,
@@ -22,16 +28,38 @@ impl WatchHealth {
         metrics: &WatchMetrics,
         synced: Condition,
     ) -> Self {
+        let mut health = Self::beside_readiness::<K>(metrics);
+        health.synced = Some(synced);
+        health
+    }
+
+    /// That of a watch without which the program is ready all the same: it shows in the log and in the metrics only.
+    pub fn beside_readiness<K: Resource<DynamicType = ()>>(metrics: &WatchMetrics) -> Self {
         let label = KindLabel {
             kind: K::kind(&()).into_owned(),
         };
         Self {
-            synced,
+            synced: None,
             stale_seconds: metrics.stale_seconds.get_or_create_owned(&label),
             errors: metrics.errors.get_or_create_owned(&label),
             undecodable_now: metrics.undecodable.get_or_create_owned(&label),
             failing_since: None,
             kind: label.kind,
+        }
+    }
+
+    /// Notes what came of the watch: that it works, or that it failed and goes on, which is logged as a warning with the reason.
+    pub fn note<T>(&mut self, seen: &watcher::Result<Event<T>>) {
+        match seen {
+            Ok(event) => self.took(event),
+            Err(error) => self.failed(error),
+        }
+    }
+
+    /// The watch told something. That it begins a list says nothing: kube's watcher tells so before it asks for the list, so before each refusal as well.
+    pub(super) fn took<T>(&mut self, event: &Event<T>) {
+        if !matches!(event, Event::Init) {
+            self.works();
         }
     }
 
@@ -59,6 +87,8 @@ impl WatchHealth {
 
     /// The first list is in the channel.
     pub(super) fn synced(&self) {
-        self.synced.set(true);
+        if let Some(synced) = &self.synced {
+            synced.set(true);
+        }
     }
 }

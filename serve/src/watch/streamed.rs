@@ -105,7 +105,7 @@ where
     type Told = StreamEvent<T>;
 
     fn take(&mut self, event: Event<Decoded<K>>) -> Vec<StreamEvent<T>> {
-        self.health.works();
+        self.health.took(&event);
         let told = match event {
             Event::Init => {
                 self.incoming = Some(BTreeSet::new());

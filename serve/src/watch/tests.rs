@@ -173,6 +173,50 @@ async fn a_failing_watch_shows_its_age() {
     assert!(!synced.holds());
 }
 
+/// Before each list kube's watcher tells that one begins, be it refused or not.
+#[tokio::test(start_paused = true)]
+async fn a_watch_whose_list_is_refused_again_and_again_is_stale_until_a_list_comes() {
+    let metrics = Metrics::new("test", "0");
+    let registered = WatchMetrics::register(&metrics);
+    let shows = |seconds: u64| {
+        let text = metrics.encode().unwrap();
+        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
+        assert!(text.contains(&line), "{seconds} s:\n{text}");
+    };
+    let mut beside = WatchHealth::beside_readiness::<Pod>(&registered);
+    let mut took = whole(&registered, Readiness::default().condition("watch Pod"));
+    let mut streamed = StreamDecoder::new(
+        stands_in,
+        WatchHealth::new::<Pod>(&registered, Readiness::default().condition("watch Pod")),
+    );
+    let pause = std::time::Duration::from_secs(20);
+    let refused = watcher::Error::NoResourceVersion;
+    for seconds in [0, 20, 40] {
+        beside.note(&Ok(Event::<Pod>::Init));
+        beside.note(&Err::<Event<Pod>, _>(watcher::Error::NoResourceVersion));
+        shows(seconds);
+        tokio::time::advance(pause).await;
+    }
+    beside.note(&Ok(Event::<Pod>::InitDone));
+    shows(0);
+    for seconds in [0, 20, 40] {
+        took.take(Event::Init);
+        took.failed(&refused);
+        shows(seconds);
+        tokio::time::advance(pause).await;
+    }
+    took.take(Event::InitDone);
+    shows(0);
+    for seconds in [0, 20, 40] {
+        Decode::<Pod>::take(&mut streamed, Event::Init);
+        Decode::<Pod>::failed(&mut streamed, &refused);
+        shows(seconds);
+        tokio::time::advance(pause).await;
+    }
+    Decode::<Pod>::take(&mut streamed, Event::InitDone);
+    shows(0);
+}
+
 fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
     WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
 }
