@@ -145,12 +145,20 @@ pub struct Visited {
     pub searches: usize,
     /// Teams whose next gang was known, and that were looked at again since the turn of another one might have changed that.
     pub heads: usize,
+    /// Gangs that recover and wait, and were looked at: whether anything came free for them, and whether they have room.
+    pub recovering: usize,
 }
 
 impl Visited {
     /// The sum of all.
     pub fn total(&self) -> usize {
-        self.teams + self.groups + self.classes + self.plans + self.searches + self.heads
+        self.teams
+            + self.groups
+            + self.classes
+            + self.plans
+            + self.searches
+            + self.heads
+            + self.recovering
     }
 }
 

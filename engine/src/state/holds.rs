@@ -223,7 +223,7 @@ impl State {
             self.seat(id);
             if let Some(waiting) = self.waiting.get(id) {
                 self.reservations.judge_again(&waiting.gang.uid);
-                self.keeps.judge_again(&waiting.gang.uid);
+                self.keeps.judge_again(&waiting.gang.uid, id);
             }
         }
     }

@@ -45,6 +45,8 @@ pub(super) struct Moments {
     charged: BTreeMap<(NodeId, PairId), i128>,
     /// See [`Moments::freed`].
     freed: BTreeMap<NodeId, u64>,
+    /// See [`Moments::freed_in_all`].
+    freed_in_all: u64,
 }
 
 impl Moments {
@@ -62,6 +64,24 @@ impl Moments {
     /// Moves whenever something in the tree of a root is charged no longer, now or afterwards.
     pub(super) fn freed(&self, root: NodeId) -> u64 {
         self.freed.get(&root).copied().unwrap_or_default()
+    }
+
+    /// Moves whenever it does so for any root.
+    pub(super) fn freed_in_all(&self) -> u64 {
+        self.freed_in_all
+    }
+
+    /// What has come free in the tree of a root since a moment ([`Moments::freed`]) was charged again by those who had it: it was free for a question
+    /// only.
+    pub(super) fn forget_freed_since(&mut self, root: NodeId, moment: u64) {
+        let since = self.freed(root).saturating_sub(moment);
+        self.freed_in_all = self.freed_in_all.saturating_sub(since);
+        self.freed.insert(root, moment);
+    }
+
+    fn note_freed(&mut self, root: NodeId) {
+        *self.freed.entry(root).or_default() += 1;
+        self.freed_in_all += 1;
     }
 
     /// What a Team will be charged changes.
@@ -140,7 +160,7 @@ impl State {
                 *charged = charged.saturating_add(delta.amount.saturating_mul(times));
             } else {
                 let root = self.tree.root_of(node);
-                *self.moments.freed.entry(root).or_default() += 1;
+                self.moments.note_freed(root);
             }
             self.note_shrinking_at(node, pair, if is_now { delta.amount } else { 0 });
             let lends_to: Vec<_> = if is_afterwards && delta.amount > 0 {
@@ -242,6 +262,31 @@ impl State {
         tree
     }
 
+    /// Charges this for a question, and nobody is told so: the caller takes it back ([`undoing`]) before anybody else asks anything. All three trees are
+    /// then as they were, at the cost of what is asked about and not of the trees.
+    pub(super) fn charge_for_a_question(&mut self, deltas: &[Delta]) {
+        for delta in deltas {
+            let Some((node, pair)) = self
+                .tree
+                .node_of(&delta.team)
+                .zip(self.tree.known_pair(&delta.of))
+            else {
+                continue;
+            };
+            let Moments {
+                now, afterwards, ..
+            } = &mut self.moments;
+            now.name_as(&self.tree);
+            afterwards.name_as(&self.tree);
+            now.change(node, pair, delta.amount, |_, _| {});
+            if !self.reservations.gives_way(&delta.gang) {
+                afterwards.change(node, pair, delta.amount, |_, _| {});
+            }
+            self.tree
+                .use_larger(node, pair, (&*now, &*afterwards), |_, _| {});
+        }
+    }
+
     /// All that is charged for a gang.
     pub(super) fn charges_of(&self, gang: &GangUid) -> Vec<Delta> {
         let pods = self.running.pods_of(gang);
@@ -271,6 +316,7 @@ impl State {
             borrowing: BTreeMap::new(),
             charged: BTreeMap::new(),
             freed: BTreeMap::new(),
+            freed_in_all: 0,
         };
         let mut tree = moments.now.clone();
         for (team, of, _) in self.charges.sums() {

@@ -206,7 +206,7 @@ impl State {
     }
 
     /// How often something has come free in the tree of a gang's Team.
-    fn freed_for(&self, id: GangId) -> u64 {
+    pub(super) fn freed_for(&self, id: GangId) -> u64 {
         let root = self.waiting.get(id).and_then(|it| self.root_of(it.team));
         root.map_or(0, |root| self.moments.freed(root))
     }

@@ -102,6 +102,14 @@ fn due(since: Timestamp) -> Timestamp {
     Timestamp(since.0.saturating_add(LASTS_SECONDS))
 }
 
+impl Shrinking {
+    /// Those that are to go by now.
+    pub(super) fn due(&self) -> impl Iterator<Item = &GangUid> {
+        let due = self.chosen.iter().filter(|(_, chosen)| chosen.is_due);
+        due.map(|(gang, _)| gang)
+    }
+}
+
 impl State {
     /// Why a gang is to go though nobody asks for its place, if it is: as decided, and not taken back since.
     pub fn over_quota(&self, gang: &GangUid) -> Option<&OverQuota> {

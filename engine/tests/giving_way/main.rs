@@ -12,6 +12,7 @@ mod common;
 mod cut;
 #[path = "../common/cut_gpus.rs"]
 mod cut_gpus;
+mod many_recovering;
 mod preempting_at_once;
 mod preemption;
 mod recovering;

@@ -1,15 +1,18 @@
 //! Whether a gang that recovers has room again: as if nothing were kept for it, before anybody else, and as near to where it was as can be.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
-use super::{Keep, sum_by_resource};
+use super::keep::{Keep, sum_by_resource};
 use crate::{
     amount::Resource,
     decision::{Budget, CommitRoom, Decisions, Preemption},
-    model::MOST_AVOIDED_NODES,
-    names::{GangUid, NodeName},
+    model::{Hold, MOST_AVOIDED_NODES},
+    names::{GangUid, NodeName, PodUid},
     placement::Effort,
-    queue::Place,
+    quota::charges::undoing,
     state::{
         State,
         ids::{ClassId, GangId},
@@ -21,7 +24,7 @@ use crate::{
 };
 
 /// What came of judging a gang that recovers.
-enum Judgement {
+pub(super) enum Judgement {
     /// It is admitted, others give way to it, or it waits like any other from now on.
     Settled,
     /// It waits on, and what is kept is kept.
@@ -31,72 +34,8 @@ enum Judgement {
 }
 
 impl State {
-    /// Judges those that recover and wait, before anybody else.
-    pub(in crate::state) fn settle_recovering(
-        &mut self,
-        budget: &Budget,
-        left: &mut CommitRoom,
-        decisions: &mut Decisions,
-        work: &mut Work,
-    ) {
-        self.keeps.is_any_left = false;
-        while self.settle_recovering_in_turn(budget, left, decisions, work) {}
-    }
-
-    /// Judges each once for which anything came free since it was judged. Whether they are to be judged again: what was kept for one that got
-    /// something else, or stands in line from now on, may help another one that was judged before it. That one waits no more, so this ends.
-    fn settle_recovering_in_turn(
-        &mut self,
-        budget: &Budget,
-        left: &mut CommitRoom,
-        decisions: &mut Decisions,
-        work: &mut Work,
-    ) -> bool {
-        let parked = self.keeps.parked.iter().filter_map(|id| {
-            let waiting = self.waiting.get(*id)?;
-            let is_free = waiting.obstacle().is_none();
-            is_free.then(|| (waiting.place.clone(), waiting.gang.uid.clone(), *id))
-        });
-        let mut parked: Vec<(Place, GangUid, GangId)> = parked.collect();
-        parked.sort();
-        let (mut in_vain, mut is_any_settled) = (Vec::new(), false);
-        for (_, uid, id) in parked {
-            let Some(keep) = self.keeps.by_gang.get(&uid) else {
-                continue;
-            };
-            let judged = keep.judged;
-            if judged.is_some_and(|judged| !self.has_come_free_since(id, judged)) {
-                in_vain.push((uid, id));
-                continue;
-            }
-            if work.is_enough() {
-                self.keeps.is_any_left = true;
-                continue;
-            }
-            match self.judge_recovering(&uid, id, budget, left, decisions, work) {
-                Judgement::Settled => is_any_settled = true,
-                Judgement::InVain => in_vain.push((uid, id)),
-                Judgement::NextCommit => {
-                    decisions.exhausted = true;
-                    return false;
-                }
-            }
-        }
-        if is_any_settled {
-            let is_enough = work.is_enough();
-            self.keeps.is_any_left |= is_enough && !in_vain.is_empty();
-            return !is_enough;
-        }
-        for (uid, id) in in_vain {
-            let judged = self.judged_now(id);
-            if let Some(keep) = self.keeps.by_gang.get_mut(&uid) {
-                keep.judged = Some(judged);
-            }
-        }
-        false
-    }
-
-    fn judge_recovering(
+    /// Judges one that recovers and waits: whether it is admitted, say.
+    pub(super) fn judge_recovering(
         &mut self,
         uid: &GangUid,
         id: GangId,
@@ -134,6 +73,7 @@ impl State {
             work.note_in_vain(&self.cluster, before);
             return Judgement::InVain;
         }
+        let freed = self.begin_question(id);
         let Some(keep) = self.lift_keep(uid) else {
             return Judgement::InVain;
         };
@@ -150,6 +90,7 @@ impl State {
                     return Judgement::Settled;
                 }
                 self.keep_on(keep);
+                self.end_question(id, freed);
                 return Judgement::InVain;
             }
         };
@@ -167,6 +108,7 @@ impl State {
             }
             Some((needs, _)) if budget.empty.holds(&needs) => {
                 self.keep_on(keep);
+                self.end_question(id, freed);
                 Judgement::NextCommit
             }
             // It stands in line from now on: for more than it held, or to be told that it is too large.
@@ -202,7 +144,28 @@ impl State {
     }
 
     /// Whether a gang had quota and a place, if what is kept for it were free. Nothing changes by the question.
-    fn would_fit(&self, uid: &GangUid, id: GangId) -> bool {
+    fn would_fit(&mut self, uid: &GangUid, id: GangId) -> bool {
+        let Some(keep) = self.keeps.by_gang.get(uid) else {
+            return false;
+        };
+        let charged = self.charges.without(&self.kept_holds(keep));
+        let looks = keep.kept.len() + 2 * charged.len();
+        self.cluster.note_visits(looks as u64);
+        self.charge_for_a_question(&charged);
+        let would_fit = self.fits_in_what_is_kept(uid, id);
+        self.charge_for_a_question(&undoing(&charged));
+        would_fit
+    }
+
+    /// What is held in the place of a gang that recovers.
+    fn kept_holds(&self, keep: &Keep) -> BTreeMap<PodUid, &Hold> {
+        let pods = keep.kept.values().map(|hold| &hold.pod);
+        let holds = pods.filter_map(|pod| Some((pod.clone(), &**self.holds.get(pod)?)));
+        holds.collect()
+    }
+
+    /// Whether a gang has quota, while what is kept for it is charged to nobody, and a place, if that were free.
+    fn fits_in_what_is_kept(&self, uid: &GangUid, id: GangId) -> bool {
         let waiting = self.waiting.get(id);
         let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
         let keep = self.keeps.by_gang.get(uid);
@@ -215,12 +178,11 @@ impl State {
         if entry.node.is_none() {
             return false;
         }
-        let after = self.world_without(keep.kept.values().map(|hold| &hold.pod));
-        self.cluster.note_visits(keep.kept.len() as u64);
+        let seen = OnceCell::new();
+        let view = || seen.get_or_init(|| self.cluster.without(&self.kept_holds(keep)));
         let mut effort = Effort::default();
         if entry.assignments.is_empty() && totals.claims == 0 {
-            let view = after.view(&self.cluster);
-            let placed = self.placed_in(waiting, None, view, &mut effort);
+            let placed = self.placed_in(waiting, None, view(), &mut effort);
             return matches!(placed, Ok(Some(_)));
         }
         (0..entry.assignments.len()).any(|at| {
@@ -232,7 +194,10 @@ impl State {
                 assignments: &entry.assignments,
                 at,
             };
-            let fits = self.fits_in_world(&candidate, &after, &mut effort);
+            if self.may_be_charged(&candidate, &self.tree).is_err() {
+                return false;
+            }
+            let fits = self.fits_in(&candidate, &self.tree, view(), &mut effort);
             matches!(fits, Ok(Some(_)))
         })
     }

@@ -1,6 +1,6 @@
 //! What is told of those that recover: to themselves, and to those that wait because of them.
 
-use super::{Keep, has_place};
+use super::keep::has_place;
 use crate::{
     decision::{Blocker, KeptForRecovery, Why},
     names::GangUid,
@@ -50,12 +50,8 @@ impl State {
         };
         let Blocker { gangs, .. } = blocker;
         for name in gangs {
-            self.cluster.note_visits(self.keeps.by_gang.len() as u64);
-            let parts = |keep: &Keep| {
-                let part = keep.parts.values().next();
-                part.is_some_and(|part| part.gang_name == *name)
-            };
-            if self.keeps.by_gang.values().any(parts) {
+            self.cluster.note_visits(1);
+            if self.keeps.has_name(name) {
                 name.push_str(" (which recovers)");
             }
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Keep, has_place, sum_of};
+use super::keep::{Keep, has_place, sum_of};
 use crate::{
     amount::{Amount, FlavorResource},
     model::Stop,
@@ -113,8 +113,8 @@ impl State {
     /// Those that are to go, since their Team uses more than it may, give up what is kept for them at once: nobody has to be told. Whether there
     /// were any.
     pub(in crate::state) fn end_chosen_keeps(&mut self) -> bool {
-        let chosen = self.keeps.by_gang.keys();
-        let chosen = chosen.filter(|gang| self.over_quota(gang).is_some());
+        let chosen = self.shrinking.due();
+        let chosen = chosen.filter(|gang| self.keeps.has(gang));
         let chosen: Vec<GangUid> = chosen.cloned().collect();
         for gang in &chosen {
             self.end_keep(gang);

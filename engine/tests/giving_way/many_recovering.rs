@@ -1,0 +1,176 @@
+//! Thousands of gangs recover and wait: an event costs the same however many they are, and each has its turn.
+
+use std::collections::BTreeSet;
+
+use crate::common::*;
+use muster_engine::{
+    Budget, Decisions, Gang, GangUid, Recovering, State, Team, Timestamp, Update,
+    quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
+};
+
+const PREEMPTS: PreemptionPolicy = PreemptionPolicy {
+    within_team: WithinTeam::LowerPriority,
+    reclaim_within_cohort: ReclaimWithinCohort::Any,
+    ..PreemptionPolicy::NEVER
+};
+
+/// A cluster in which gangs recover whose nodes are gone, and time.
+struct Recovery {
+    state: State,
+    now: i64,
+}
+
+impl Recovery {
+    /// So many gangs of one pod lost this many GPUs each, and wait again. The first in order is the one that came first.
+    fn of(gpus: &[usize], preemption: PreemptionPolicy) -> Self {
+        let nominal = i64::try_from(8 * gpus.len()).expect("few");
+        let research = Team {
+            preemption,
+            ..team("a", None, limit(nominal))
+        };
+        let mut state = state(Vec::new(), vec![research]);
+        for (at, gpus) in gpus.iter().enumerate() {
+            let all: Vec<usize> = (0..*gpus).collect();
+            let held = hold(&format!("h{at:05}"), "a", &format!("gone-{at}"), &all);
+            let again = waiting(at, *gpus);
+            state.apply(Update::Recovering(Recovering {
+                gang: again.uid.clone(),
+                attempt: 1,
+                priority: 0,
+                queued_at: again.queued_at,
+                may_be_preempted: true,
+                since: Timestamp(100_000),
+                until: Timestamp(1_000_000),
+                held: vec![held],
+                left: BTreeSet::new(),
+                domain: Vec::new(),
+            }));
+            state.apply(Update::Waiting(again));
+        }
+        let mut recovery = Self {
+            state,
+            now: 100_000,
+        };
+        assert!(recovery.settle().is_empty(), "there is no node");
+        for at in [0, gpus.len() - 1] {
+            let kept = recovery.state.recovery_of(&uid(at));
+            assert_eq!(kept.map(|kept| kept.charged), Some(1), "{at}");
+        }
+        recovery
+    }
+
+    fn decide(&mut self) -> Decisions {
+        self.now += 1;
+        self.state.decide(Timestamp(self.now), &Budget::UNLIMITED)
+    }
+
+    /// Decides until nothing is left for the next second; who was admitted.
+    fn settle(&mut self) -> Vec<String> {
+        let mut all = Vec::new();
+        for _ in 0..1_000 {
+            let decisions = self.decide();
+            all.extend(admitted(&decisions));
+            if decisions.look_again_at != Some(Timestamp(self.now + 1)) {
+                return all;
+            }
+        }
+        panic!("it does not come to rest");
+    }
+
+    fn comes(&mut self, name: &str, gpus: usize) {
+        self.state.apply(Update::Node(node(name, "s/l", gpus)));
+    }
+}
+
+fn uid(at: usize) -> GangUid {
+    GangUid::from(format!("gang-of-h{at:05}"))
+}
+
+/// The gang with pods that were made again.
+fn waiting(at: usize, gpus: usize) -> Gang {
+    let gpus = u32::try_from(gpus).expect("few");
+    let seconds = i64::try_from(at).expect("few");
+    let mut gang = self::at(seconds, gang(uid(at).as_str(), "a", 1, gpus));
+    gang.attempt = 2;
+    gang
+}
+
+#[test]
+fn an_event_costs_the_same_with_10_000_gangs_that_recover_and_wait_as_with_1_000() {
+    let looks = |count: usize| {
+        let mut recovery = Recovery::of(&vec![8; count], PreemptionPolicy::NEVER);
+        let at_rest = recovery.decide();
+        assert_eq!(at_rest.visited.recovering, 0, "nothing came free");
+        let late = gang("late", "a", 1, 8);
+        recovery.state.apply(Update::Waiting(late));
+        let beside = recovery.decide();
+        assert_eq!(beside.visited.recovering, 0, "nothing came free for them");
+        // It is too small for each of them, which each of them has to find out.
+        recovery.comes("small", 4);
+        let before = recovery.state.visited();
+        let decisions = recovery.decide();
+        assert!(decisions.admissions.is_empty(), "{count}");
+        let next = Timestamp(recovery.now + 1);
+        assert_eq!(decisions.look_again_at, Some(next), "there are more");
+        let looks = recovery.state.visited() - before;
+        (decisions.visited.recovering, looks)
+    };
+    let (few, many) = (looks(1_000), looks(10_000));
+    println!("{few:?}, then {many:?}");
+    assert!(few.0 > 0, "somebody was asked");
+    assert!(many.0 <= 2 * few.0, "asked: {few:?}, then {many:?}");
+    assert!(many.1 <= 2 * few.1, "looks: {few:?}, then {many:?}");
+}
+
+#[test]
+fn all_of_300_are_served_in_order_once_room_comes_free() {
+    for preemption in [PreemptionPolicy::NEVER, PREEMPTS] {
+        let count = 300;
+        let in_order: Vec<String> = (0..count).map(|at| uid(at).to_string()).collect();
+        let mut at_once = Recovery::of(&vec![8; count], preemption);
+        for at in 0..count {
+            at_once.comes(&format!("n{at}"), 8);
+        }
+        assert_eq!(at_once.settle(), in_order, "at once: {preemption:?}");
+        let mut one_by_one = Recovery::of(&vec![8; count], preemption);
+        for (at, expected) in in_order.iter().enumerate() {
+            one_by_one.comes(&format!("n{at}"), 8);
+            let served = one_by_one.settle();
+            assert_eq!(served, [expected.as_str()], "{preemption:?}");
+        }
+    }
+}
+
+/// In each second something comes free that helps nobody, and what helps the last one is there from the beginning.
+#[test]
+fn the_last_of_1_000_is_asked_though_something_comes_free_again_and_again() {
+    // To search for victims as well takes more looks, so that a call asks fewer.
+    for (preemption, most_calls) in [(PreemptionPolicy::NEVER, 40), (PREEMPTS, 1_000)] {
+        let mut gpus = [8; 1_000];
+        gpus[999] = 4;
+        let mut recovery = Recovery::of(&gpus, preemption);
+        recovery.comes("fits-the-last", 4);
+        let mut served = Vec::new();
+        let mut calls = 0;
+        while served.is_empty() {
+            recovery.comes(&format!("small-{calls}"), 2);
+            served = admitted(&recovery.decide());
+            calls += 1;
+            assert!(calls <= most_calls, "two passes take no longer");
+        }
+        assert_eq!(served, [uid(999).to_string()], "{preemption:?}");
+    }
+}
+
+/// What is not asked by one call is not forgotten, and whoever wakes late is asked for itself.
+#[test]
+fn whoever_begins_to_wait_among_1_000_is_asked_by_the_next_call() {
+    let mut recovery = Recovery::of(&[8; 1_000], PreemptionPolicy::NEVER);
+    recovery.state.apply(Update::NotWaiting(uid(700)));
+    recovery.comes("n0", 4);
+    assert!(recovery.settle().is_empty(), "it is too small for all");
+    // Of its eight it asks for four.
+    recovery.state.apply(Update::Waiting(waiting(700, 4)));
+    let decisions = recovery.decide();
+    assert_eq!(admitted(&decisions), [uid(700).to_string()]);
+}
