@@ -22,12 +22,14 @@ const NAME_FLAGS: [&str; 3] = [
     "docs/operator-guide.md",
 ];
 /// Flags of other programs.
-const OF_OTHERS: [&str; 9] = [
+const OF_OTHERS: [&str; 10] = [
     // Of kube-scheduler and kube-apiserver.
     "config",
     "v",
     "write-config-to",
     "default-unreachable-toleration-seconds",
+    // Of kubectl.
+    "disable-eviction",
     // Of nvidia-ctk, Helm and `cargo xtask image`.
     "set-as-default",
     "reuse-values",
