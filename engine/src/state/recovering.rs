@@ -98,11 +98,16 @@ impl State {
     fn enter_keep(&mut self, keep: Keep) {
         let uid = keep.told.gang.clone();
         let (running, team) = (keep.running(), keep.team().cloned());
+        // That it recovers releases nothing: it is counted on again once its pods have, since what is kept then nobody has to end.
+        let is_overdue = self.reservations.is_overdue(&uid) && !keep.held.is_empty();
         self.keeps.over.remove(&uid);
         self.keeps.enter(uid.clone(), keep);
         self.running.remove(&uid);
         if let Some(running) = running {
             self.set_running(running);
+        }
+        if is_overdue {
+            self.reservations.note_overdue([uid.clone()]);
         }
         if let Some(id) = self.waiting.id(&uid) {
             self.park(id);
@@ -143,8 +148,12 @@ impl State {
             self.keeps.over.insert(gang.clone(), keep.told.attempt);
             self.note_heads(keep.team());
             if let (false, Some(running)) = (self.running.is_released(gang), keep.running()) {
+                let is_overdue = self.reservations.is_overdue(gang);
                 self.set_running(running);
                 self.set_ending(gang);
+                if is_overdue {
+                    self.reservations.note_overdue([gang.clone()]);
+                }
             }
             self.note_preemption_changed(gang.clone());
         }

@@ -13,8 +13,8 @@
 //!
 //! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
 //! has no room afterwards either, or [`MOST_SECONDS_AFTER_NOTICE`] after the longest notice of its victims has ended: then the gang waits as
-//! before, and may preempt others. A victim that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, or was
-//! admitted anew. Should an admission not be committed, what was kept for it is kept again.
+//! before, and may preempt others. A victim that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, was
+//! admitted anew, or its pods have released theirs: what is kept then, if it recovers, is given up at once. Should an admission not be committed, what was kept for it is kept again.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -193,6 +193,11 @@ impl Reservations {
     /// Those for whom nothing is kept any more give way, and wait, in vain: they are counted on no longer.
     pub(super) fn note_overdue(&mut self, victims: impl IntoIterator<Item = GangUid>) {
         self.overdue.extend(victims);
+    }
+
+    /// The pods of a gang released theirs after all; whether it was counted on no longer.
+    pub(super) fn note_gone(&mut self, victim: &GangUid) -> bool {
+        self.overdue.remove(victim)
     }
 
     /// For how many gangs something is kept.

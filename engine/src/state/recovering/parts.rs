@@ -18,6 +18,9 @@ impl State {
             let keep = self.keeps.by_gang.get(&known.gang);
             if keep.is_some_and(|keep| keep.held.is_empty()) {
                 self.keeps.to_trim.insert(known.gang.clone());
+                if self.reservations.note_gone(&known.gang) {
+                    self.note_can_be_asked(&known.gang);
+                }
             }
         }
     }

@@ -1,5 +1,7 @@
 //! The engine and the model, decision by decision.
 
+mod overdue;
+
 use muster_engine::Why;
 
 use super::{

@@ -235,8 +235,15 @@ impl Engine {
 
     /// The attempt of a gang ends by a fault, and what it held is released.
     fn fails(&mut self, model: &Model, gang: Uid) {
+        for pod in self.recovers(model, gang) {
+            self.state.apply(Update::HoldGone(pod));
+        }
+    }
+
+    /// The attempt of a gang ends by a fault; the pods that hold something still.
+    pub(super) fn recovers(&mut self, model: &Model, gang: Uid) -> Vec<PodUid> {
         let Some(running) = running(model, gang) else {
-            return;
+            return Vec::new();
         };
         let held = self.holds.remove(&gang).unwrap_or_default();
         let pods: Vec<PodUid> = held.iter().map(|hold| hold.pod.clone()).collect();
@@ -253,9 +260,7 @@ impl Engine {
             domain: Vec::new(),
         }));
         self.state.apply(Update::Ending(running.uid));
-        for pod in pods {
-            self.state.apply(Update::HoldGone(pod));
-        }
+        pods
     }
 
     fn tell_running(&mut self, model: &Model, gang: Uid) {

@@ -182,7 +182,8 @@ impl Model {
                     stopped.remove(team)
                 };
             }
-            // What it held is held on, as if it ran: without a minimum run time, and without notice.
+            // What it held is held on, as if it was admitted just now: without a minimum run time, and without notice. If it was told to
+            // go before and did not, it has gone by this, late.
             Event::Fails(position) => {
                 if let Some(gang) = at(&self.may_fail(), *position)
                     && let Some(told) = self.told.get_mut(&gang)
@@ -190,6 +191,7 @@ impl Model {
                     told.admitted_at = self.now;
                     told.protected_until = None;
                     told.notice = 0;
+                    self.overdue.remove(&gang);
                     self.recovering.insert(gang, self.now + MOST_SECONDS);
                 }
             }
