@@ -84,7 +84,7 @@ pub enum ApiRequest {
         resource_version: String,
         /// The new status.
         status: Box<GangStatus>,
-        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds or is proposed,
+        /// Whether it changes nothing but what people read: neither the attempt, nor what the Gang holds or is proposed by it,
         /// nor whether it ended.
         tells: bool,
     },

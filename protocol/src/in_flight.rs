@@ -127,7 +127,7 @@ impl InFlightWrites {
     }
 
     /// Whether a write is under way that changes more of a Gang than what people read: its attempt, what it holds or is
-    /// proposed, whether it ended. Of a Gang that holds nothing.
+    /// proposed by that, whether it ended. Of a Gang that holds nothing.
     pub(crate) fn changes(&self, gang: &ObjectKey) -> bool {
         self.untouchable.contains(gang)
             || self

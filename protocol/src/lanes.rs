@@ -120,9 +120,12 @@ impl Place {
             } => {
                 let seen = index.gang(&GangKey::new(&key.namespace, &key.name));
                 let seen = seen.and_then(|gang| gang.status.as_ref());
-                let seen = seen.and_then(|status| status.reservation.as_ref());
-                // Those who give way are evicted only once it is seen for whom.
-                let only_tells = *tells && status.reservation.as_ref() == seen;
+                let reservation = seen.and_then(|status| status.reservation.as_ref());
+                let recovery = seen.and_then(|status| status.recovery.as_ref());
+                // Those who give way are evicted only once it is seen for whom; and whoever leads next keeps what is said to be kept.
+                let only_tells = *tells
+                    && status.reservation.as_ref() == reservation
+                    && status.recovery.as_ref() == recovery;
                 let lane = if only_tells { Lane::Tell } else { Lane::Commit };
                 (lane, party_of_namespace(&key.namespace, index))
             }

@@ -300,6 +300,18 @@ fn status(tells: bool) -> ApiRequest {
     }
 }
 
+/// It changes nothing but that something is kept for the gang.
+fn recovering() -> ApiRequest {
+    let mut write = status(true);
+    if let ApiRequest::ReplaceGangStatus { status, .. } = &mut write {
+        let recovery = json!({
+            "attempt": 1, "reason": "NodeLost", "since": "2027-01-01T00:00:00Z", "until": "2027-01-01T00:10:00Z",
+        });
+        status.recovery = Some(serde_json::from_value(recovery).unwrap());
+    }
+    write
+}
+
 fn devices(permits: Vec<Permit>) -> ApiRequest {
     ApiRequest::ReplaceNodeDevices {
         node: "n1".to_owned(),
@@ -349,6 +361,7 @@ fn every_write_has_its_place() {
         ),
         ("raise", status(false), Lane::Commit, "vision"),
         ("tell", status(true), Lane::Tell, "vision"),
+        ("keep", recovering(), Lane::Commit, "vision"),
         (
             "permit",
             devices(vec![

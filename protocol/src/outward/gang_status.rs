@@ -605,7 +605,10 @@ fn replacement(
         status.queued_at = complete.map(Time);
     }
     let decides = |status: &GangStatus| {
-        let proposed = status.proposal.as_ref().map(|it| it.digest.clone());
+        // What an earlier attempt was proposed is what it held, and nobody is given that by it: a gang that waits goes on waiting while it is taken back.
+        let proposal = status.proposal.as_ref();
+        let proposal = proposal.filter(|proposal| proposal.attempt >= status.attempt);
+        let proposed = proposal.map(|proposal| proposal.digest.clone());
         let holds = (status.admission.is_some(), proposed);
         // A notice is for who has a place. One that was left on a gang that waits decides nothing any more.
         let is_told_to_go = status.admission.is_some() && status.preemption.is_some();

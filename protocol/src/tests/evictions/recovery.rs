@@ -189,3 +189,91 @@ fn what_is_kept_is_given_up_where_somebody_holds_the_gang_back() {
         assert_eq!(status_of(&bench, None).recovery, None, "{case}");
     }
 }
+
+/// Four pods of the Job recover in a Team with a strict order, in which another gang waits that asks for one GPU, and are made again while one of both
+/// nodes is cordoned.
+fn recovering_without_a_place() -> Bench {
+    let mut bench = Bench::new();
+    let mut object = team("vision", 4);
+    if let Object::Team(team) = &mut object {
+        Arc::make_mut(team).spec.queueing = muster_api::team::Queueing::StrictFifo;
+    }
+    bench.server.put(object);
+    bench.server.put(job(4, 0));
+    change_job(&mut bench, |job| restarts_at_most(job, "3"));
+    make_again(&mut bench, 0..4);
+    bench.gang("next", 1);
+    bench.change_pod("next-0", |pod| {
+        let created = serde_json::from_value(json!("2027-01-01T01:00:00Z"));
+        pod.metadata.creation_timestamp = created.unwrap();
+    });
+    bench.run();
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+    for index in 0..4 {
+        bench.server.remove(&pod_key(&format!("fit-{index}")));
+    }
+    bench.run();
+    cordon(&mut bench, true);
+    for index in 0..4 {
+        pod_of_job(&mut bench, index);
+    }
+    bench.run();
+    let status = status_of(&bench, None);
+    assert_eq!((status.phase, status.attempt), (GangPhase::Recovering, 2));
+    assert!(!is_admitted(&bench, Some("next")));
+    bench
+}
+
+/// One of both nodes may be planned on no more, or again.
+fn cordon(bench: &mut Bench, is_cordoned: bool) {
+    let nodes = bench.server.list(Kind::Node).into_iter();
+    let mut nodes = nodes.filter_map(|object| match object {
+        Object::Node(node) => Some(node),
+        _ => None,
+    });
+    let mut node = nodes.next_back().unwrap();
+    let spec = Arc::make_mut(&mut node).spec.get_or_insert_default();
+    spec.unschedulable = is_cordoned.then_some(true);
+    bench.server.put(Object::Node(node));
+}
+
+/// A defect once: the write that took back what it had held before made it wait no more until it was seen. By then whoever stood behind it had what it
+/// waits for.
+#[test]
+fn a_gang_that_recovers_no_more_stands_in_line_while_that_is_being_written() {
+    let mut bench = recovering_without_a_place();
+    let recovery = status_of(&bench, None).recovery.unwrap();
+    let left = recovery.until.0.as_second() - bench.now().wall.as_second();
+    bench.seconds += u64::try_from(left).unwrap() - 1;
+    bench.run_at_once();
+    bench.seconds += 1;
+    let takes_back = |write: &ApiRequest| {
+        matches!(write, ApiRequest::ReplaceGangStatus { status, .. }
+            if status.attempt == 2 && status.recovery.is_none() && status.proposal.is_none())
+    };
+    let effects = bench.poll();
+    assert!(
+        effects.iter().any(|effect| takes_back(&effect.write)),
+        "{effects:?}"
+    );
+    let team = "vision".into();
+    let line: Vec<&str> = bench
+        .machine
+        .engine()
+        .queue(&team)
+        .map(|gang| gang.name.as_str())
+        .collect();
+    assert_eq!(line.len(), 2, "{line:?}");
+    for effect in &effects {
+        bench.perform(effect);
+    }
+    bench.run();
+    assert_eq!(status_of(&bench, None).phase, GangPhase::Pending);
+    assert!(!is_admitted(&bench, Some("next")), "it is behind");
+    cordon(&mut bench, false);
+    bench.run();
+    assert!(is_admitted(&bench, None));
+}
