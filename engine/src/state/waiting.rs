@@ -15,10 +15,7 @@ use crate::{
 
 /// A gang that was told as waiting.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is found out by itself"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is found out by itself")]
 pub(super) struct WaitingGang {
     pub(super) gang: Gang,
     pub(super) demand: Demand,

@@ -45,10 +45,7 @@ const ORDER_POLL: Duration = Duration::from_millis(50);
 /// Everything comes from the environment, as it does for a real training job.
 #[derive(Debug, Parser)]
 #[command(version, about)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is a variable"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a variable")]
 struct Options {
     /// Directory that all ranks of the gang share: each writes its address there as `RANK.addr`.
     #[arg(long, env = "MUSTER_PEERS_DIR")]

@@ -143,7 +143,10 @@ fn behind_a_fence_a_pod_is_deleted_by_force_in_the_second_in_which_its_limit_is_
         let pod = bench.written.iter().position(|it| reads(it, Kind::Pod));
         let force = bench.written.iter().position(forces);
         let between = &bench.written[pod.unwrap()..force.unwrap()];
-        assert!(between.iter().any(|it| reads(it, Kind::Node)));
+        assert!(
+            between.iter().any(|it| reads(it, Kind::Node)),
+            "{between:?}"
+        );
         let told = bench.written.iter().filter_map(|write| match write {
             ApiRequest::PublishEvent(note) if note.reason == Reason::ForcedDeletion => {
                 Some((note.kind.as_str(), note.warning))
