@@ -341,7 +341,7 @@ fn a_drain_that_the_store_does_not_show_keeps_no_other_node_waiting() {
 }
 
 #[test]
-fn many_that_have_no_place_are_looked_at_a_few_in_a_second() {
+fn each_of_many_that_have_no_place_is_told_so() {
     let names: Vec<String> = (0..12).map(|gang| format!("g{gang}")).collect();
     let gangs: Vec<&str> = names.iter().map(String::as_str).collect();
     // All GPUs of six nodes are in use.
@@ -356,15 +356,10 @@ fn many_that_have_no_place_are_looked_at_a_few_in_a_second() {
         told.count()
     };
     bench.run_at_once();
-    let mut before = told(&bench);
-    assert!(before <= 8, "{before} in the first second");
-    for second in 1..=5 {
-        pass(&mut bench, 1);
-        let after = told(&bench);
-        assert!(after - before <= 8, "{} in second {second}", after - before);
-        before = after;
-    }
-    assert_eq!(before, 12, "each has its look");
+    assert_eq!(told(&bench), 0, "nobody at once: the nodes are read first");
+    // How many in a second the table's own tests say: what is told comes in one write each, later.
+    pass(&mut bench, 5);
+    assert_eq!(told(&bench), 12, "each has its look");
 }
 
 #[test]
