@@ -26,10 +26,11 @@ impl State {
             }
         }
         self.note_held_again(&hold);
-        let known = self.holds.get(&hold.pod).cloned();
-        let is_off_account = hold.charged_to_node;
+        let known = self.holds.get(&hold.pod);
+        let leaves_account = |known: &&Arc<Hold>| hold.charged_to_node && !known.charged_to_node;
+        let known = known.filter(leaves_account).cloned();
         self.set_hold(hold);
-        if let Some(known) = known.filter(|known| is_off_account && !known.charged_to_node) {
+        if let Some(known) = known {
             self.keep_released(&known);
         }
     }

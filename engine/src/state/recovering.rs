@@ -206,13 +206,12 @@ impl State {
     /// It is told what a pod holds: if it is of the attempt that ended, nothing is kept for it beside that; if it is of a later one, the gang
     /// recovers no more.
     pub(super) fn note_held_again(&mut self, hold: &Hold) {
-        let own = self.waiting.id(&hold.gang);
-        let is_later = own.is_some() && self.waiting.of_pod(&hold.pod) == own;
         let Some(keep) = self.keeps.by_gang.get_mut(&hold.gang) else {
             return;
         };
         let Some(part) = keep.parts.get(&hold.pod) else {
-            if is_later {
+            let own = self.waiting.id(&hold.gang);
+            if own.is_some() && self.waiting.of_pod(&hold.pod) == own {
                 self.end_keep(&hold.gang);
             }
             return;
