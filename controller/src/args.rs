@@ -485,13 +485,14 @@ pub struct RecoveryArgs {
         ignore_case = true
     )]
     pub on_cordon: OnCordonArg,
+
     /// For how long the quota and the place of an attempt are kept for its gang after it ended by a fault, a lost node or the like, in
     /// seconds. With 0 nothing is kept.
     #[arg(
         long,
         env = "MUSTER_RECOVERY_KEEP_SECONDS",
         default_value_t = 600,
-        value_parser = clap::value_parser!(u32).range(0..=86_400)
+        value_parser = limit_seconds(0)
     )]
     pub recovery_keep_seconds: u32,
 }

@@ -41,7 +41,7 @@ use crate::{
     admission::evict,
     admission::plan::{Plan, Rank},
     faults,
-    objects::is_terminal,
+    objects::{is_terminal, node_object},
     outward::recovery,
     poll_context::PollContext,
 };
@@ -153,16 +153,11 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     let tolerations = pod.node_rules().map(|rules| &*rules.tolerations);
     let node = context.index.node(name);
     let by_node = node.and_then(|node| drains::of_node(node, tolerations.unwrap_or_default()));
-    let object = |kind, name: &str| ObjectKey {
-        kind,
-        namespace: String::new(),
-        name: name.to_owned(),
-    };
     if let Some(how) = by_node {
         return Some(DrainedRank {
             node: name.as_str().into(),
             part: Part::All(tolerations.unwrap_or_default().into()),
-            object: object(Kind::Node, name.as_str()),
+            object: node_object(name),
             says: format!("rank {place}: node {name} {how}"),
         });
     }
@@ -178,7 +173,11 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
         Some(DrainedRank {
             node: name.as_str().into(),
             part,
-            object: object(Kind::DeviceTaintRule, rule.as_str()),
+            object: ObjectKey {
+                kind: Kind::DeviceTaintRule,
+                namespace: String::new(),
+                name: rule.as_str().to_owned(),
+            },
             says: format!("rank {place}: device {device} of node {name} {how}"),
         })
     })

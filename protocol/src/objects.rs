@@ -49,6 +49,15 @@ pub(crate) fn gang_key(intent: &Intent) -> GangKey {
     GangKey::new(&intent.namespace, &intent.name)
 }
 
+/// The key of a Node.
+pub(crate) fn node_object(node: &str) -> ObjectKey {
+    ObjectKey {
+        kind: Kind::Node,
+        namespace: String::new(),
+        name: node.to_owned(),
+    }
+}
+
 /// The key of a node's `NodeDevices`.
 pub(crate) fn node_devices_object(node: &str) -> ObjectKey {
     ObjectKey {

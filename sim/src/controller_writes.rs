@@ -43,10 +43,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             status,
             ..
         } => {
-            let precondition = Precondition {
-                uid: Some(uid),
-                resource_version: Some(resource_version),
-            };
+            let precondition = Precondition::exactly(uid, resource_version);
             api.update::<Gang>(&key.namespace, &key.name, precondition, |gang| {
                 gang.status = Some(status.as_ref().clone());
             })
@@ -56,10 +53,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             uid,
             resource_version,
         } => {
-            let precondition = Precondition {
-                resource_version: Some(resource_version),
-                ..Precondition::uid(uid)
-            };
+            let precondition = Precondition::exactly(uid, resource_version);
             return deleted(api.delete(key, precondition));
         }
         ApiRequest::CreateNodeDevices { node, spec } => {
@@ -74,10 +68,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             spec,
             finalizer,
         } => {
-            let precondition = Precondition {
-                uid: Some(uid),
-                resource_version: Some(resource_version),
-            };
+            let precondition = Precondition::exactly(uid, resource_version);
             api.update::<NodeDevices>("", node, precondition, |object| {
                 object.spec = spec.clone();
                 object.metadata.finalizers = finalizers(*finalizer);
@@ -88,10 +79,7 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             uid,
             resource_version,
         } => {
-            let precondition = Precondition {
-                resource_version: Some(resource_version),
-                ..Precondition::uid(uid)
-            };
+            let precondition = Precondition::exactly(uid, resource_version);
             return deleted(api.delete(&key(Kind::NodeDevices, "", node), precondition));
         }
         ApiRequest::PatchPod { key, patch } => patch_pod(api, key, patch),
@@ -103,24 +91,17 @@ pub fn apply(api: &mut ApiServer, write: &ApiRequest) -> Outcome {
             })
         }
         ApiRequest::DeletePod { key, uid, .. } => {
-            return match api.delete(key, Precondition::uid(uid)) {
-                Ok(()) => Outcome::Done(api.object(key).cloned()),
-                Err(failure) => outcome(Err(failure)),
-            };
+            let done = api.delete(key, Precondition::uid(uid));
+            return ended(api, key, done);
         }
         ApiRequest::ForceDeletePod {
             key,
             uid,
             resource_version,
         } => {
-            let precondition = Precondition {
-                resource_version: Some(resource_version),
-                ..Precondition::uid(uid)
-            };
-            return match api.delete_now(key, precondition) {
-                Ok(()) => Outcome::Done(api.object(key).cloned()),
-                Err(failure) => outcome(Err(failure)),
-            };
+            let precondition = Precondition::exactly(uid, resource_version);
+            let done = api.delete_now(key, precondition);
+            return ended(api, key, done);
         }
         ApiRequest::PatchJob { key, patch, .. } => {
             patched::<Job>(api, key, patch).and_then(|after| {
@@ -191,6 +172,14 @@ fn outcome(done: Result<Object, Failure>) -> Outcome {
 fn deleted(done: Result<(), Failure>) -> Outcome {
     match done {
         Ok(()) => Outcome::Done(None),
+        Err(failure) => outcome(Err(failure)),
+    }
+}
+
+/// What is left of a pod that was told to end.
+fn ended(api: &ApiServer, pod: &ObjectKey, done: Result<(), Failure>) -> Outcome {
+    match done {
+        Ok(()) => Outcome::Done(api.object(pod).cloned()),
         Err(failure) => outcome(Err(failure)),
     }
 }

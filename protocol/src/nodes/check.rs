@@ -22,8 +22,9 @@ use muster_api::NodeDevices;
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome,
     nodes::loss::{self, NodeState},
+    objects::node_object,
 };
-use muster_cluster::object::{Kind, Object, ObjectKey};
+use muster_cluster::object::Object;
 
 /// Most seconds between two reads of a node for the same reason.
 const MOST_PAUSE_SECONDS: u64 = 32;
@@ -138,11 +139,7 @@ impl Machine {
         };
         self.node_checks.under_way.insert(id, question);
         self.node_checks.being_read.insert(node.to_owned());
-        let key = ObjectKey {
-            kind: Kind::Node,
-            namespace: String::new(),
-            name: node.to_owned(),
-        };
+        let key = node_object(node);
         Some(Effect::new(id, ApiRequest::ReadObject { key }))
     }
 

@@ -29,7 +29,6 @@ mod check;
 use muster_api::{Gang, Reason, keys};
 use muster_cluster::{
     formed::GangKey,
-    object::{Kind, ObjectKey},
     pod::{ObservedPod, PodFields},
 };
 use muster_engine::recovery::{ForceNode, ForceWord, HangingPod, may_force};
@@ -40,7 +39,7 @@ use crate::{
     faults,
     injected_bug::InjectedBug,
     nodes::loss::{self, NodeState},
-    objects::{bound_node, is_deleting, pod_object, uid},
+    objects::{bound_node, is_deleting, node_object, pod_object, uid},
     outward::{events, evict, release},
     poll_context::{PollContext, attempt},
 };
@@ -235,11 +234,7 @@ fn ask(context: PollContext<'_>, late: &Late<'_>) -> Option<Ask> {
     }
     let object = match &late.hanging.read {
         Read::UnderWay(_) => return None,
-        Read::Pod(_) if late.is_fresh(context) => ObjectKey {
-            kind: Kind::Node,
-            namespace: String::new(),
-            name: late.node.to_owned(),
-        },
+        Read::Pod(_) if late.is_fresh(context) => node_object(late.node),
         Read::Nothing | Read::Pod(_) | Read::PodAndNode(..) => {
             let asked_at = late.hanging.asked_at;
             let again_at = asked_at.map_or(0, |at| at + AGAIN_SECONDS);

@@ -73,6 +73,14 @@ impl<'a> Precondition<'a> {
         }
     }
 
+    /// The object with this UID, as it was when it had this resourceVersion.
+    pub fn exactly(uid: &'a str, resource_version: &'a str) -> Self {
+        Self {
+            uid: Some(uid),
+            resource_version: Some(resource_version),
+        }
+    }
+
     /// The object as it was when it had this resourceVersion.
     pub fn as_seen(resource_version: Option<&'a String>) -> Self {
         Self {

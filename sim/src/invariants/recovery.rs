@@ -31,6 +31,9 @@ const SILENT_SECONDS: i64 = 230;
 /// A device: its node, which is its pool, and its name there.
 type Device = (String, String);
 
+/// What a claim was given, and when.
+type Given = (Timestamp, Vec<Device>);
+
 /// From when to when a device had a fault.
 #[derive(Clone, Copy, Debug)]
 struct Faulty {
@@ -65,7 +68,7 @@ pub(super) struct Recoveries {
     down: BTreeMap<String, Vec<Down>>,
     faults: BTreeMap<Device, Vec<Faulty>>,
     /// The devices that claims were given last, by their UID, and when.
-    given: BTreeMap<String, (Timestamp, Vec<Device>)>,
+    given: BTreeMap<String, Given>,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
     /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
@@ -205,15 +208,8 @@ impl Recoveries {
 
     /// S18: nothing is evicted for a node that was never lost.
     fn check_loss(&self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
-        let gang = api.get::<Gang>(&intent.namespace, &intent.name);
-        let gang = gang.filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid));
-        let status = gang.and_then(|gang| gang.status.as_ref());
-        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
-            return Ok(());
-        };
-        let claims = admission.pods.iter().flat_map(|pod| &pod.claims);
-        let given = claims.filter_map(|uid| self.given.get(uid));
         // Of an attempt whose pods were given nothing yet nobody knows since when.
+        let given = self.given_to(api, intent).into_iter().flatten();
         let Some(since) = given.map(|(since, _)| *since).min() else {
             return Ok(());
         };
@@ -230,15 +226,9 @@ impl Recoveries {
     }
 
     fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
-        let gang = api.get::<Gang>(&intent.namespace, &intent.name);
-        let gang = gang.filter(|gang| gang.metadata.uid.as_ref() == Some(&intent.gang_uid));
-        let status = gang.and_then(|gang| gang.status.as_ref());
-        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
+        let Some(given) = self.given_to(api, intent) else {
             return Ok(());
         };
-        let claims = admission.pods.iter().flat_map(|pod| &pod.claims);
-        let given: Vec<&(Timestamp, Vec<Device>)> =
-            claims.filter_map(|uid| self.given.get(uid)).collect();
         let mut hit: BTreeSet<String> = BTreeSet::new();
         for (since, devices) in &given {
             for device in devices {
@@ -267,6 +257,16 @@ impl Recoveries {
             return Err(Violation::new("S9", what));
         }
         Ok(())
+    }
+
+    /// What the claims of the attempt that the Gang carries were given, and since when; `None`: it carries none.
+    fn given_to(&self, api: &ApiServer, intent: &Intent) -> Option<Vec<&Given>> {
+        let gang = api.get::<Gang>(&intent.namespace, &intent.name)?;
+        let is_meant = gang.metadata.uid.as_ref() == Some(&intent.gang_uid);
+        let status = gang.status.as_ref().filter(|_| is_meant)?;
+        let pods = &status.admission.as_ref()?.pods;
+        let claims = pods.iter().flat_map(|pod| &pod.claims);
+        Some(claims.filter_map(|uid| self.given.get(uid)).collect())
     }
 
     fn had_fault_since(&self, device: &Device, since: Timestamp) -> bool {
