@@ -120,8 +120,19 @@ pub async fn wait_until_running_again(
     beginning: &str,
     attempt: i64,
 ) -> Result<Gang> {
+    wait_until_running_again_within(client, namespace, beginning, attempt, LIMIT).await
+}
+
+/// The same, and it may take longer.
+pub async fn wait_until_running_again_within(
+    client: &Client,
+    namespace: &str,
+    beginning: &str,
+    attempt: i64,
+    limit: Duration,
+) -> Result<Gang> {
     let what = format!("gang {namespace}/{beginning}* runs in attempt {attempt}");
-    eventually(&what, LIMIT, async || {
+    eventually(&what, limit, async || {
         let Some(gang) = find(client, namespace, beginning).await? else {
             return Ok(Progress::NotYet("there is no such Gang".to_owned()));
         };
@@ -131,8 +142,8 @@ pub async fn wait_until_running_again(
             Progress::Done(gang)
         } else {
             Progress::NotYet(format!(
-                "it is {:?} in attempt {}, {:?}",
-                status.phase, status.attempt, status.queue
+                "it is {:?} in attempt {}, {:?}, {:?}, {:?}",
+                status.phase, status.attempt, status.queue, status.requeue_at, status.evictions
             ))
         })
     })

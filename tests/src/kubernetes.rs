@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api, Client, Resource, ResourceExt,
@@ -200,6 +200,24 @@ where
         None => Api::all(client.clone()),
     };
     Ok(api.list(&ListParams::default()).await?.items)
+}
+
+/// Fails unless the pod runs, and none of its containers was ever started again.
+pub fn ensure_untouched(pod: &Pod) -> Result<()> {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let is_untouched = containers.iter().all(|container| {
+        let state = container.state.as_ref();
+        let runs = state.is_some_and(|state| state.running.is_some());
+        runs && container.restart_count == 0
+    });
+    ensure!(
+        !containers.is_empty() && is_untouched,
+        "{} is {:?}: {containers:?}",
+        pod.name_any(),
+        status.phase
+    );
+    Ok(())
 }
 
 /// Whether the pod ended for good.

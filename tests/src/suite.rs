@@ -136,6 +136,22 @@ pub fn prepare_process() {
         .try_init();
 }
 
+/// Runs what needs the real control plane as the whole of a program: it fails with the reason where that cannot be started.
+pub async fn run_program(program: impl Future<Output = Result<()>>) -> ExitCode {
+    prepare_process();
+    let done = match preflight::missing().await {
+        Some(reason) => Err(anyhow!("{reason}")),
+        None => program.await,
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Says loudly that nothing was tested; a failure where `CI=true`.
 pub fn skip(name: &str, reason: &str) -> ExitCode {
     eprintln!("\n*** {name}: SKIPPED, nothing was tested: {reason}\n");

@@ -104,25 +104,22 @@ fn first(answer: &ListPodResourcesResponse, managed: &ManagedPods) -> Option<Str
     })
 }
 
+/// Kubelets that tests ask.
 #[cfg(test)]
-mod tests {
-    use std::path::PathBuf;
+pub(crate) mod fixtures {
+    use std::path::{Path, PathBuf};
 
     use muster_kubelet_api::pod_resources::{
-        ClaimResource, ContainerDevices, ContainerResources, DynamicResource, PodResources,
+        ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
+        PodResources,
         pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
     };
     use tokio::net::UnixListener;
     use tokio_stream::wrappers::UnixListenerStream;
     use tonic::{Request, Response, Status, transport::Server};
 
-    use super::*;
-
-    fn managed() -> ManagedPods {
-        ManagedPods::new(["nvidia.com/gpu"]).unwrap()
-    }
-
-    fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
+    /// A pod with one container, which has these devices.
+    pub(crate) fn pod(name: &str, resource: &str, devices: &[&str]) -> PodResources {
         PodResources {
             name: name.to_owned(),
             namespace: "ml".to_owned(),
@@ -135,6 +132,50 @@ mod tests {
                 ..ContainerResources::default()
             }],
         }
+    }
+
+    /// One that knows these pods.
+    #[derive(Debug)]
+    pub(crate) struct Kubelet(pub(crate) Vec<PodResources>);
+
+    impl Kubelet {
+        /// Serves until the test ends, by a socket in this directory.
+        pub(crate) fn serve(self, directory: &Path) -> PathBuf {
+            let socket = directory.join("kubelet.sock");
+            let listener = UnixListener::bind(&socket).unwrap();
+            let router = Server::builder().add_service(PodResourcesListerServer::new(self));
+            tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            socket
+        }
+    }
+
+    #[tonic::async_trait]
+    impl PodResourcesLister for Kubelet {
+        async fn list(
+            &self,
+            _: Request<ListPodResourcesRequest>,
+        ) -> Result<Response<ListPodResourcesResponse>, Status> {
+            Ok(Response::new(ListPodResourcesResponse {
+                pod_resources: self.0.clone(),
+            }))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_kubelet_api::pod_resources::{
+        ClaimResource, ContainerResources, DynamicResource, PodResources,
+    };
+    use tokio::net::UnixListener;
+
+    use super::{
+        fixtures::{Kubelet, pod},
+        *,
+    };
+
+    fn managed() -> ManagedPods {
+        ManagedPods::new(["nvidia.com/gpu"]).unwrap()
     }
 
     #[test]
@@ -202,41 +243,17 @@ mod tests {
     }
 
     /// A kubelet whose only pod has a name of so many bytes; with none it knows no pod.
-    #[derive(Debug)]
-    struct Kubelet {
-        name_bytes: usize,
-    }
-
-    impl Kubelet {
-        /// Serves until the test ends, by a socket in this directory.
-        fn serve(self, directory: &Path) -> PathBuf {
-            let socket = directory.join("kubelet.sock");
-            let listener = UnixListener::bind(&socket).unwrap();
-            let router = Server::builder().add_service(PodResourcesListerServer::new(self));
-            tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
-            socket
-        }
-    }
-
-    #[tonic::async_trait]
-    impl PodResourcesLister for Kubelet {
-        async fn list(
-            &self,
-            _: Request<ListPodResourcesRequest>,
-        ) -> Result<Response<ListPodResourcesResponse>, Status> {
-            let name = "x".repeat(self.name_bytes);
-            let known = (!name.is_empty()).then(|| pod(&name, "rdma/hca", &["0"]));
-            Ok(Response::new(ListPodResourcesResponse {
-                pod_resources: known.into_iter().collect(),
-            }))
-        }
+    fn kubelet(name_bytes: usize) -> Kubelet {
+        let name = "x".repeat(name_bytes);
+        let known = (!name.is_empty()).then(|| pod(&name, "rdma/hca", &["0"]));
+        Kubelet(known.into_iter().collect())
     }
 
     #[tokio::test]
     async fn a_kubelet_that_knows_no_pods_does_not_say_that_nothing_was_given_to_them() {
         for (name_bytes, knows) in [(0, false), (1, true)] {
             let directory = tempfile::tempdir().unwrap();
-            let socket = Kubelet { name_bytes }.serve(directory.path());
+            let socket = kubelet(name_bytes).serve(directory.path());
             let given = by_pod(&socket, &managed()).await;
             assert_eq!(given.is_ok(), knows, "{given:?}");
         }
@@ -246,7 +263,7 @@ mod tests {
     async fn an_answer_is_read_up_to_16_mib_and_a_larger_one_says_nothing() {
         for (name_bytes, is_read) in [(1, true), (8 << 20, true), (17 << 20, false)] {
             let directory = tempfile::tempdir().unwrap();
-            let socket = Kubelet { name_bytes }.serve(directory.path());
+            let socket = kubelet(name_bytes).serve(directory.path());
             let answer = handed_out(&socket, &managed()).await;
             assert_eq!(answer.is_ok(), is_read, "{name_bytes}: {answer:?}");
             assert_eq!(answer.ok().flatten(), None);

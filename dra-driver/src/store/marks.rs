@@ -224,8 +224,9 @@ mod tests {
     use muster_device::cdi;
 
     use super::*;
-    use crate::prepare::{
-        Acknowledged, ClaimRef, Record, RecordState, RecordedDevice, Unit, Write,
+    use crate::{
+        mock_node::{BOOT, acknowledged, prepared},
+        prepare::{Record, RecordState, Unit, Write},
     };
 
     const GPU: &str = "GPU-0";
@@ -234,14 +235,9 @@ mod tests {
         let path = directory.path();
         let cdi = cdi::Directory::new(path, "gpu.muster.dev", path);
         let store = Store::open(path.join("state"), cdi).unwrap();
-        let acknowledged = Acknowledged {
-            uid: None,
-            generation: 0,
-            enforce: false,
-        };
         let node = Write::PutNode {
-            boot_id: "boot".to_owned(),
-            acknowledged: Some(acknowledged),
+            boot_id: BOOT.to_owned(),
+            acknowledged: Some(acknowledged()),
         };
         let lock = store.lock().unwrap();
         store.apply(&lock, &node).unwrap();
@@ -252,7 +248,7 @@ mod tests {
     fn mark() -> Mark {
         Mark {
             id: "one".to_owned(),
-            boot_id: "boot".to_owned(),
+            boot_id: BOOT.to_owned(),
             reset: Some(MarkedReset {
                 gpu: GPU.to_owned(),
                 number: 1,
@@ -323,26 +319,11 @@ mod tests {
         drop(held);
         let refused = store.reserve(&gpus(), &mark(), |_, _| Err("a slice".to_owned()));
         assert_eq!(refused.unwrap_err().to_string(), "a slice");
-        let record = Record {
-            claim: ClaimRef {
-                uid: "c".to_owned(),
-                namespace: "ml".to_owned(),
-                name: "claim".to_owned(),
-            },
+        let mut record = Record {
             state: RecordState::Preparing,
-            call: None,
-            by_name: None,
-            pods: Vec::new(),
-            devices: vec![RecordedDevice {
-                request: "gpu".to_owned(),
-                pool: "node-0".to_owned(),
-                device: "gpu-0".to_owned(),
-                unit: Unit::whole(GPU),
-                minor: 0,
-                admin_access: true,
-                slice: None,
-            }],
+            ..prepared(Unit::whole(GPU))
         };
+        record.devices[0].admin_access = true;
         let lock = store.lock().unwrap();
         store.apply(&lock, &Write::PutRecord(record)).unwrap();
         drop(lock);

@@ -6,14 +6,13 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     demo,
     install::MusterOptions,
     kube_binaries::KubeBinaries,
-    preflight,
     progress::ProgressCallback,
     suite,
 };
@@ -31,20 +30,10 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    suite::prepare_process();
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    suite::run_program(Box::pin(run(Arguments::parse()))).await
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    if let Some(reason) = preflight::missing().await {
-        bail!("{reason}");
-    }
     let cluster = Cluster::start(ClusterOptions {
         nodes: demo::nodes(["leaf-a", "leaf-b", "leaf-a", "leaf-b"]),
         muster: Some(MusterOptions::default()),

@@ -7,11 +7,10 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use muster_tests::{
     cluster::Cluster,
-    preflight,
     progress::ProgressCallback,
     recovery_bench::{self, Case, Options, RecoveryReport, Timing},
     suite,
@@ -44,20 +43,10 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    suite::prepare_process();
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    suite::run_program(Box::pin(run(Arguments::parse()))).await
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    if let Some(reason) = preflight::missing().await {
-        bail!("{reason}");
-    }
     let timing = if arguments.quick {
         Timing::QUICK
     } else {

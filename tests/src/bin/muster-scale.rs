@@ -3,13 +3,12 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Parser;
 use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     fake_nodes::FakeNodes,
     install::MusterOptions,
-    preflight,
     progress::ProgressCallback,
     scale, suite,
 };
@@ -30,20 +29,10 @@ struct Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    suite::prepare_process();
-    match run(Arguments::parse()).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    suite::run_program(Box::pin(run(Arguments::parse()))).await
 }
 
 async fn run(arguments: Arguments) -> Result<()> {
-    if let Some(reason) = preflight::missing().await {
-        bail!("{reason}");
-    }
     let nodes = FakeNodes {
         count: arguments.nodes,
         gpus: GPUS,

@@ -112,21 +112,10 @@ impl<'a> Running<'a> {
         without: &[&TargetGpu],
     ) -> Result<()> {
         let client = cluster.client();
-        let what = format!("gang {} runs in attempt {attempt}", self.workload.name);
-        let gang = eventually(&what, limit, async || {
-            let gang = self.now(&client).await?;
-            let status = gang.status.clone().unwrap_or_default();
-            let runs = status.phase == GangPhase::Running && status.attempt >= attempt;
-            Ok(if runs {
-                Progress::Done(gang)
-            } else {
-                Progress::NotYet(format!(
-                    "it is {:?} in attempt {}, {:?}, {:?}, {:?}",
-                    status.phase, status.attempt, status.queue, status.requeue_at, status.evictions
-                ))
-            })
-        })
-        .await?;
+        let (namespace, beginning) = (self.workload.namespace, self.gang());
+        let again =
+            gangs::wait_until_running_again_within(&client, namespace, &beginning, attempt, limit);
+        let gang = again.await?;
         let now = gang.status.as_ref().map(|status| status.attempt);
         ensure!(now == Some(attempt), "it took more: {now:?}");
         let age = queued_at(&gang);
@@ -245,21 +234,7 @@ impl Single {
     /// Fails unless it runs, and was never started again.
     pub(crate) async fn is_untouched(&self, client: &Client) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(client.clone(), &self.namespace);
-        let status = pods.get(&self.name).await?.status;
-        let status = status.unwrap_or_default();
-        let containers = status.container_statuses.unwrap_or_default();
-        let is_untouched = containers.iter().all(|container| {
-            let state = container.state.as_ref();
-            let runs = state.is_some_and(|state| state.running.is_some());
-            runs && container.restart_count == 0
-        });
-        ensure!(
-            !containers.is_empty() && is_untouched,
-            "{} is {:?}: {containers:?}",
-            self.name,
-            status.phase
-        );
-        Ok(())
+        kubernetes::ensure_untouched(&pods.get(&self.name).await?)
     }
 
     /// It does what it has to do.

@@ -7,13 +7,13 @@ use kube::Client;
 use muster_api::keys;
 use muster_tests::{
     cluster::{Cluster, Program},
-    kubernetes::{Progress, always},
+    kubernetes::{self, Progress, always},
     node::NodePart,
     scenarios,
     suite::Scenario,
 };
 
-use crate::stage::{Given, H100, Single, ensure_untouched, on, prepare_team, wait_until_uncut};
+use crate::stage::{Given, H100, Single, on, prepare_team, wait_until_uncut};
 
 /// Shorter than what the kubelet waits before it deletes the ResourceSlices of a driver that is gone, 30 s.
 const BRIEFLY: Duration = Duration::from_secs(10);
@@ -88,7 +88,7 @@ async fn outlive<'a>(
     cluster.node(H100)?.stop_driver().await;
     let comes = Single::create(cluster, namespace, "comes", &LEAST, on(H100)).await?;
     let waited = always("one runs and one waits", absence, async || {
-        ensure_untouched(&stays.pod(&client).await?)?;
+        kubernetes::ensure_untouched(&stays.pod(&client).await?)?;
         let phase = comes.pod(&client).await?.status.unwrap_or_default().phase;
         let waits = phase.as_deref() == Some("Pending");
         Ok(Progress::when(waits, || format!("{phase:?}")))
@@ -104,7 +104,7 @@ async fn outlive<'a>(
 /// All still run as they did, see what they have, and leave nothing.
 async fn finish(cluster: &Cluster, client: &Client, held: Vec<(Single<'_>, Given)>) -> Result<()> {
     for (pod, _) in &held {
-        ensure_untouched(&pod.pod(client).await?)?;
+        kubernetes::ensure_untouched(&pod.pod(client).await?)?;
     }
     for (pod, given) in held {
         pod.finishes(client, &[given]).await?;

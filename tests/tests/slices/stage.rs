@@ -11,7 +11,7 @@ use k8s_openapi::api::{
     core::v1::{Pod, PodSpec},
     resource::v1::{DeviceAttribute, ResourceSlice},
 };
-use kube::{Api, Client, ResourceExt, api::ListParams};
+use kube::{Api, Client, api::ListParams};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota},
     cluster::Cluster,
@@ -252,24 +252,6 @@ pub(crate) async fn wait_until_uncut(cluster: &Cluster, node: &str) -> Result<()
         }))
     })
     .await
-}
-
-/// Fails unless the pod runs, and none of its containers was ever started again.
-pub(crate) fn ensure_untouched(pod: &Pod) -> Result<()> {
-    let status = pod.status.clone().unwrap_or_default();
-    let containers = status.container_statuses.unwrap_or_default();
-    let is_untouched = containers.iter().all(|container| {
-        let state = container.state.as_ref();
-        let runs = state.is_some_and(|state| state.running.is_some());
-        runs && container.restart_count == 0
-    });
-    ensure!(
-        !containers.is_empty() && is_untouched,
-        "{} is {:?}: {containers:?}",
-        pod.name_any(),
-        status.phase
-    );
-    Ok(())
 }
 
 /// Chooses a node for a pod.

@@ -40,44 +40,8 @@ impl Others {
 
 #[cfg(test)]
 mod tests {
-    use muster_kubelet_api::pod_resources::{
-        ContainerDevices, ContainerResources, ListPodResourcesRequest, ListPodResourcesResponse,
-        PodResources,
-        pod_resources_lister_server::{PodResourcesLister, PodResourcesListerServer},
-    };
-    use tokio::net::UnixListener;
-    use tokio_stream::wrappers::UnixListenerStream;
-    use tonic::{Request, Response, Status, transport::Server};
-
     use super::*;
-
-    /// A kubelet with one container, which has a unit of this resource.
-    #[derive(Debug)]
-    struct Kubelet(&'static str);
-
-    #[tonic::async_trait]
-    impl PodResourcesLister for Kubelet {
-        async fn list(
-            &self,
-            _: Request<ListPodResourcesRequest>,
-        ) -> Result<Response<ListPodResourcesResponse>, Status> {
-            let container = ContainerResources {
-                name: "main".to_owned(),
-                devices: vec![ContainerDevices {
-                    resource_name: self.0.to_owned(),
-                    device_ids: vec!["0".to_owned()],
-                }],
-                ..ContainerResources::default()
-            };
-            Ok(Response::new(ListPodResourcesResponse {
-                pod_resources: vec![PodResources {
-                    name: "w-0".to_owned(),
-                    namespace: "ml".to_owned(),
-                    containers: vec![container],
-                }],
-            }))
-        }
-    }
+    use crate::kubelet::pod_resources::fixtures::{Kubelet, pod};
 
     #[tokio::test]
     async fn while_a_container_has_a_gpu_of_a_device_plugin_or_nobody_tells_nothing_is_free() {
@@ -91,11 +55,9 @@ mod tests {
         let told = others.gave_nothing().await.unwrap_err();
         assert!(told.contains("cannot be told"), "{told}");
         for (resource, is_free) in [("rdma/hca", true), ("nvidia.com/gpu", false)] {
-            let socket = directory.path().join(format!("{is_free}.sock"));
-            let listener = UnixListener::bind(&socket).unwrap();
-            let service = PodResourcesListerServer::new(Kubelet(resource));
-            let router = Server::builder().add_service(service);
-            tokio::spawn(router.serve_with_incoming(UnixListenerStream::new(listener)));
+            let directory = tempfile::tempdir().unwrap();
+            let kubelet = Kubelet(vec![pod("w-0", resource, &["0"])]);
+            let socket = kubelet.serve(directory.path());
             others.socket = Some(socket);
             let told = others.gave_nothing().await;
             assert_eq!(told.is_ok(), is_free, "{told:?}");
