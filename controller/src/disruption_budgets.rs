@@ -35,7 +35,7 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
     core::{Selector, SelectorExt},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use muster_api::{Gang, Reason, keys};
 use muster_cluster::{
@@ -45,7 +45,7 @@ use muster_cluster::{
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
     event::Told,
-    watch::{WatchHealth, WatchMetrics},
+    watch::{WatchHealth, WatchMetrics, retries},
 };
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
@@ -160,7 +160,7 @@ impl Keeper {
             let (key, value) = MANAGED_BY;
             config = config.labels(&format!("{key}={value}"));
         }
-        let mut seen = pin!(watcher(budgets, config).default_backoff());
+        let mut seen = pin!(retries::events(budgets, config));
         let mut health = WatchHealth::beside_readiness::<PodDisruptionBudget>(&metrics);
         let mut under_way: JoinSet<Stepped> = JoinSet::new();
         loop {

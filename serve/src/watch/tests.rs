@@ -217,6 +217,39 @@ async fn a_watch_whose_list_is_refused_again_and_again_is_stale_until_a_list_com
     shows(0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn how_long_a_watch_has_failed_is_told_between_two_failures_too_and_of_one_that_is_opened_again()
+ {
+    let metrics = Metrics::new("test", "0");
+    let registered = WatchMetrics::register(&metrics);
+    let shows = |seconds: u64| {
+        let text = metrics.encode().unwrap();
+        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
+        assert!(text.contains(&line), "{seconds} s:\n{text}");
+    };
+    let pause = std::time::Duration::from_secs(100);
+    let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+    shows(0);
+    health.failed(&watcher::Error::NoResourceVersion);
+    for seconds in [0, 100, 200] {
+        shows(seconds);
+        tokio::time::advance(pause).await;
+    }
+    // The next one is of the same kind, and has seen nothing yet.
+    drop(health);
+    let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+    shows(300);
+    // Of a list that comes in pages the next one may be refused.
+    for event in [Event::Init, Event::InitApply(pod("a"))] {
+        health.note(&Ok(event));
+        shows(300);
+    }
+    health.note(&Ok(Event::<Pod>::InitDone));
+    shows(0);
+    tokio::time::advance(pause).await;
+    shows(0);
+}
+
 fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
     WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
 }
