@@ -38,6 +38,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::tasks;
+
 /// Templates that are seen to at the same time.
 const AT_ONCE: usize = 8;
 /// Pause before a template is looked at again for which a pod still waits: its claim is made within moments, so
@@ -200,7 +202,11 @@ impl Keeper {
             let next = self.start(&client, &mut under_way);
             tokio::select! {
                 () = self.waiting.0.changed.notified() => {}
-                Some(Ok(looked)) = under_way.join_next() => self.settle(looked),
+                Some(ended) = under_way.join_next() => {
+                    if let Some(looked) = tasks::result(ended) {
+                        self.settle(looked);
+                    }
+                }
                 () = tokio::time::sleep_until(next) => {}
             }
         }

@@ -54,6 +54,7 @@ use self::{
     budget::{Ours, Wanted, Whose},
     table::{Others, Step, Table},
 };
+use crate::tasks;
 
 /// Budgets that are seen to at the same time.
 const AT_ONCE: usize = 4;
@@ -173,7 +174,11 @@ impl Keeper {
                         self.gangs.table().apply_budget(seen);
                     }
                 }
-                Some(Ok(stepped)) = under_way.join_next() => self.settle(&client, stepped).await,
+                Some(ended) = under_way.join_next() => {
+                    if let Some(stepped) = tasks::result(ended) {
+                        self.settle(&client, stepped).await;
+                    }
+                }
                 () = tokio::time::sleep_until(next) => {}
             }
         }

@@ -42,3 +42,4 @@ mod listing;
 mod read;
 #[cfg(test)]
 mod scripted_api;
+mod tasks;

@@ -33,6 +33,8 @@ use muster_serve::client::{CALL_LIMIT, CallError, within};
 use serde_json::{Value, json};
 use tokio::{sync::Notify, task::JoinSet, time::Instant};
 
+use crate::tasks;
+
 /// Nodes that are written at the same time.
 const AT_ONCE: usize = 4;
 /// Pause after a write that failed.
@@ -323,7 +325,11 @@ impl Keeper {
             let next = self.start(&client, &mut under_way);
             tokio::select! {
                 () = self.reported.0.changed.notified() => {}
-                Some(Ok(written)) = under_way.join_next() => self.settle(written),
+                Some(ended) = under_way.join_next() => {
+                    if let Some(written) = tasks::result(ended) {
+                        self.settle(written);
+                    }
+                }
                 () = tokio::time::sleep_until(next) => {}
             }
         }

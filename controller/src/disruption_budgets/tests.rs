@@ -2,7 +2,7 @@ use muster_serve::metrics::Metrics;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scripted_api::{ScriptedApi, failure};
+use crate::scripted_api::{ScriptedApi, breaks_off, failure};
 
 fn gang(name: &str, phase: &str) -> Arc<Gang> {
     let gang = json!({
@@ -278,4 +278,25 @@ fn what_was_told_of_a_gang_is_forgotten_with_it() {
     assert_eq!(gangs.table().told.len(), 1, "once for each Gang");
     gangs.observe(&Change::Deleted(pending.key()));
     assert!(gangs.table().told.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_a_budget_and_breaks_off_takes_the_keeper_along() {
+    let (keeper, gangs) = Keeper::new(true, "test".to_owned());
+    let running = Object::Gang(gang("train", "Running"));
+    gangs.observe(&Change::Listed(Kind::Gang, vec![running]));
+    let none = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudgetList",
+        "metadata": {"resourceVersion": "1"}, "items": [],
+    });
+    let (watches, writes) = (
+        ScriptedApi::new([(200, none)]),
+        ScriptedApi::new([breaks_off()]),
+    );
+    let metrics = WatchMetrics::register(&Metrics::new("test", "0"));
+    let keep = Box::pin(keeper.keep(writes.client(), watches.client(), metrics));
+    let keeping = tokio::spawn(keep);
+    let ended = tokio::time::timeout(Duration::from_mins(1), keeping).await;
+    let broke_off = ended.is_ok_and(|ended| ended.is_err_and(|broken| broken.is_panic()));
+    assert!(broke_off, "it goes on, and nobody sees to that one");
 }
