@@ -3,6 +3,7 @@
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use kube::{
@@ -32,21 +33,69 @@ pub struct WatchHealth {
     is_known_to_work: bool,
 }
 
-/// A gauge of the seconds for which a watch has been failing *when it is read*: between two failures there may be a minute, or five where
-/// a list is never answered, and whoever looks in between is to see that time as well.
+/// After how long without a failure a watch that broke off counts as one that works: longer than the pause before an attempt (a minute) and the
+/// longest attempt (310 s without an answer) together.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(400);
+
+/// A gauge of the seconds for which a watch has been failing.
 ///
-/// One for each kind: a watch that is closed and opened again goes on where it was.
+/// *A list that failed* comes, or fails again, and until it has come nothing is known. So what is told is as old as it is *when the gauge is read*:
+/// before the next attempt there is a pause, and one that is never answered takes minutes.
+///
+/// *A watch that broke off* and works again tells nothing before something changes, which may be days later. So what is told is the time from
+/// the first failure to the last, and no failure for [`FORGOTTEN_AFTER`] is the end of it.
+///
+/// There is one for each kind: a watch that is closed and opened again goes on where it was.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AgeGauge(Arc<Mutex<Option<Instant>>>);
+pub(super) struct AgeGauge(Arc<Mutex<Option<Failing>>>);
+
+/// What is known of a watch that fails.
+#[derive(Clone, Copy, Debug)]
+struct Failing {
+    since: Instant,
+    last: Instant,
+    /// Whether a list is awaited.
+    awaits_list: bool,
+}
+
+impl Failing {
+    fn is_forgotten(self) -> bool {
+        !self.awaits_list && self.last.elapsed() > FORGOTTEN_AFTER
+    }
+}
 
 impl AgeGauge {
-    fn failing_since(&self) -> MutexGuard<'_, Option<Instant>> {
+    fn failing(&self) -> MutexGuard<'_, Option<Failing>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The watch failed now.
+    fn failed(&self, awaits_list: bool) {
+        let mut failing = self.failing();
+        let now = Instant::now();
+        let before = failing.filter(|failing| !failing.is_forgotten());
+        *failing = Some(Failing {
+            since: before.map_or(now, |before| before.since),
+            last: now,
+            awaits_list,
+        });
+    }
+
+    fn works(&self) {
+        *self.failing() = None;
+    }
+
     fn seconds(&self) -> u64 {
-        let since = *self.failing_since();
-        since.map_or(0, |since| since.elapsed().as_secs())
+        let failing = *self.failing();
+        let failing = failing.filter(|failing| !failing.is_forgotten());
+        failing.map_or(0, |failing| {
+            let known = if failing.awaits_list {
+                Instant::now()
+            } else {
+                failing.last
+            };
+            known.saturating_duration_since(failing.since).as_secs()
+        })
     }
 }
 
@@ -55,7 +104,7 @@ impl TypedMetric for AgeGauge {
 }
 
 impl EncodeMetric for AgeGauge {
-    fn encode(&self, mut encoder: MetricEncoder) -> Result<(), fmt::Error> {
+    fn encode(&self, mut encoder: MetricEncoder<'_>) -> Result<(), fmt::Error> {
         encoder.encode_gauge(&self.seconds())
     }
 
@@ -108,9 +157,7 @@ impl WatchHealth {
     /// The watch failed, and goes on.
     pub(super) fn failed(&mut self, error: &watcher::Error) {
         self.is_known_to_work = false;
-        self.stale_seconds
-            .failing_since()
-            .get_or_insert_with(Instant::now);
+        self.stale_seconds.failed(is_listed_next(error));
         let seconds = self.stale_seconds.seconds();
         self.errors.inc();
         tracing::warn!(kind = self.kind, seconds, %error, "watch fails");
@@ -119,7 +166,7 @@ impl WatchHealth {
     /// The watch works.
     pub(super) fn works(&mut self) {
         if !std::mem::replace(&mut self.is_known_to_work, true) {
-            *self.stale_seconds.failing_since() = None;
+            self.stale_seconds.works();
         }
     }
 
@@ -134,5 +181,14 @@ impl WatchHealth {
         if let Some(synced) = &self.synced {
             synced.set(true);
         }
+    }
+}
+
+/// Whether kube's watcher asks for a list after such a failure. After any other it watches on from where it was.
+fn is_listed_next(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(_) | watcher::Error::NoResourceVersion => true,
+        watcher::Error::WatchError(status) => status.code == 410,
+        watcher::Error::WatchStartFailed(_) | watcher::Error::WatchFailed(_) => false,
     }
 }
