@@ -32,6 +32,7 @@ pub mod preflight;
 pub mod run;
 pub mod scheduler_config;
 pub mod scheduler_lease;
+pub mod shared_table;
 pub mod take_down;
 pub mod uninstall_check;
 pub mod workplace;
