@@ -40,7 +40,7 @@ use crate::{
     ApiRequest, Effect, EffectId, Machine, Mode, Now, OnCordon, Outcome,
     admission::evict,
     admission::plan::{Plan, Rank},
-    faults,
+    faults::{self, HeldBack},
     objects::{is_terminal, node_object},
     outward::recovery,
     poll_context::PollContext,
@@ -249,12 +249,13 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
     let DrainedRank {
         node, object, says, ..
     } = &entry.drained.first;
-    let halt = context.breaker.halt_text();
-    let ends = match &halt {
-        _ if !faults::acts(context) => Ends::Observes,
-        Some(_) => Ends::Halted,
+    let held_back = faults::held_back(context);
+    let ends = match &held_back {
+        Some(HeldBack::Observed) => Ends::Observes,
+        Some(HeldBack::Halted(_)) => Ends::Halted,
         None => Ends::Acts,
     };
+    let held_back = held_back.as_ref().map_or("", HeldBack::text);
     let action = drain(DrainFacts {
         ends,
         is_left: entry.drained.left.is_some(),
@@ -271,9 +272,9 @@ fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
             None => "it stays until it is known where it may go".to_owned(),
         },
         DrainAction::Stay(Stays::Observed) => {
-            "it would be moved elsewhere, but recovery only observes".to_owned()
+            format!("it would be moved elsewhere, but {held_back}")
         }
-        DrainAction::Stay(Stays::Halted) => halt.unwrap_or_default(),
+        DrainAction::Stay(Stays::Halted) => held_back.to_owned(),
         DrainAction::Stay(Stays::Left) => {
             let why = entry.drained.left.unwrap_or_default();
             format!("it is not moved, since {why}")

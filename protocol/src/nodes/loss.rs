@@ -313,7 +313,7 @@ fn lost_ranks(context: PollContext<'_>, plan: &Plan) -> impl Iterator<Item = Los
         if due == Due::BySilence
             && let Some(held_back) = faults::held_back(context)
         {
-            details = format!("{details}; {held_back}");
+            details = format!("{details}; {}", held_back.of_attempt());
         }
         Some(LostRank {
             node: node.clone(),
