@@ -51,7 +51,7 @@ use muster_cluster::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerState {
     /// Nodes that gangs were evicted for within the window.
-    pub drained_nodes: usize,
+    pub evacuated_nodes: usize,
     /// How many may be.
     pub most_nodes: usize,
     /// Whether it is open: nothing is evicted without proof until a person closes it.
@@ -411,14 +411,14 @@ impl Machine {
         self.takeover.leading_epoch()
     }
 
-    /// How many nodes count as drained now, how many may at most, and whether the circuit breaker is open.
+    /// How many nodes count as evacuated now, how many may at most, and whether the circuit breaker is open.
     pub fn breaker(&self) -> BreakerState {
         let recovery = &self.config.recovery;
         let now = self.now.map_or(0, |now| now.monotonic_seconds);
-        let drained = self.breaker.drained(recovery.breaker_window_seconds, now);
+        let evacuated = self.breaker.evacuated(recovery.breaker_window_seconds, now);
         let nodes = self.health.nodes_with_devices();
         BreakerState {
-            drained_nodes: drained.len(),
+            evacuated_nodes: evacuated.len(),
             most_nodes: recovery.breaker.most_nodes(nodes),
             is_open: self.breaker.is_open(),
         }

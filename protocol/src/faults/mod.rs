@@ -2,7 +2,7 @@
 //!
 //! What an attempt holds that has a fault is looked up in [`held`], from its claims, what they are allocated, and the taints of that. Whether it
 //! is evicted is the engine's to decide ([`muster_engine::recovery`]). The store is asked first ([`check`]): claims and slices come by
-//! watches of their own. How many nodes may be drained within a window is recorded with the evictions, by the same write
+//! watches of their own. How many nodes may be evacuated within a window is recorded with the evictions, by the same write
 //! ([`breaker`]).
 //!
 //! **Twice, late, never**: an eviction concerns one attempt, and names the fault; a gang is not evicted for the same one again. A fault that is seen late

@@ -327,8 +327,8 @@ fn lost_ranks(context: PollContext<'_>, plan: &Plan) -> impl Iterator<Item = Los
     })
 }
 
-/// The nodes that are drained by evicting the attempt for lost nodes now; `None`: it is proved that one is.
-pub(crate) fn drains_without_proof(
+/// The nodes that are evacuated by evicting the attempt for lost nodes now; `None`: it is proved that one is.
+pub(crate) fn evacuated_without_proof(
     context: PollContext<'_>,
     plan: &Plan,
 ) -> Option<BTreeSet<String>> {
