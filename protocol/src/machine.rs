@@ -42,6 +42,7 @@ use crate::{
     tables::suspensions::Suspensions,
 };
 use muster_cluster::{
+    formed::GangKey,
     index::{Index, NamespacedName},
     judgement::{Judgement, JudgementRequest},
     object::{Change, ObjectKey},
@@ -97,6 +98,8 @@ pub struct Machine {
     pub(crate) queues: Queues,
     pub(crate) capacity: Capacity,
     pub(crate) agenda: Agenda,
+    /// Gangs that became undecided in this poll.
+    pub(crate) undecided: BTreeSet<GangKey>,
     pub(crate) news: News,
     pub(crate) resync: Resync,
     pub(crate) ledger_check: LedgerCheck,
@@ -142,6 +145,7 @@ impl Machine {
             queues: Queues::default(),
             capacity: Capacity::default(),
             agenda: Agenda::default(),
+            undecided: BTreeSet::new(),
             news: News::default(),
             resync: Resync::default(),
             ledger_check: LedgerCheck::default(),
@@ -225,6 +229,7 @@ impl Machine {
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
         self.ungate(epoch, now, &mut effects);
+        self.look_at_undecided(epoch, now, &mut effects);
         if is_first {
             self.events.begin();
         }
