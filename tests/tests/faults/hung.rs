@@ -261,11 +261,14 @@ async fn is_silent(cluster: &mut Cluster) -> Result<()> {
         node.service(part)?.freeze();
     }
     let judged = is_forced_by_consent(cluster, &scene).await;
+    // A kubelet that has missed how a pod went gives back what it held when it looks at all pods.
+    suspend_bounds(cluster, true);
     let node = cluster.node(&scene.node)?;
     for part in [NodePart::Driver, NodePart::Kubelet] {
         node.service(part)?.thaw();
     }
     let back = scene.is_back(cluster).await;
+    suspend_bounds(cluster, false);
     let cleared = scene.gpu.clear(cluster).await;
     judged?;
     back?;
