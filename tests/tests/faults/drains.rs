@@ -184,7 +184,7 @@ async fn a_cordon_moves_nobody_and_holds_nobody_off_where_drains_do_nothing(
             let queue = gang.and_then(|gang| gang.status?.queue);
             let details = queue.map_or_else(String::new, |queue| queue.details);
             let is_seen = details.contains("cordoned");
-            Ok(Progress::when(is_seen, || details.clone()))
+            Ok(Progress::when(is_seen, || details))
         })
         .await?;
         running.stays(&client).await?;
