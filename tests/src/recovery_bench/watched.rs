@@ -1,7 +1,7 @@
 //! What the API server showed, and when: pods, taints of devices, evictions in the Ledger.
 //!
-//! Times are those at which a watch brought the news, on the clock of this process. A watch that had to list anew may have missed something in
-//! between: that is counted, and a run in which it happened has no result.
+//! Times are those at which a watch brought the news, on the clock of this process, which is that by which faults are injected. A watch that had to
+//! list anew may have missed something in between: that is counted, and a run in which it happened has no result.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,14 +163,15 @@ impl Seen {
         }
     }
 
+    /// A slice that is gone says nothing of its devices: they may stand in another one by then.
     fn note_slice(&mut self, slice: &ResourceSlice, is_gone: bool, now: Instant) {
-        if slice.spec.driver != keys::DRIVER {
+        if is_gone || slice.spec.driver != keys::DRIVER {
             return;
         }
         for device in slice.spec.devices.iter().flatten() {
             let key = (slice.spec.pool.name.clone(), device.name.clone());
             let mut taints = device.taints.iter().flatten();
-            if !is_gone && taints.any(|taint| taint.key == keys::TAINT_FAULT) {
+            if taints.any(|taint| taint.key == keys::TAINT_FAULT) {
                 self.tainted.entry(key).or_insert(now);
             } else {
                 self.tainted.remove(&key);
@@ -187,8 +188,19 @@ impl Seen {
         }
     }
 
+    /// The gangs of the pods of a Job, `namespace/name`.
+    pub(super) fn gangs_of_job(&self, job: &str) -> BTreeSet<String> {
+        let pods = self.pods.values();
+        pods.filter(|pod| pod.owner.as_deref() == Some(job))
+            .filter_map(|pod| pod.gang.clone())
+            .collect()
+    }
+
     /// The pods of a gang, by UID.
-    fn of_gang<'a>(&'a self, gang: &'a str) -> impl Iterator<Item = (&'a String, &'a SeenPod)> {
+    pub(super) fn of_gang<'a>(
+        &'a self,
+        gang: &'a str,
+    ) -> impl Iterator<Item = (&'a String, &'a SeenPod)> {
         let pods = self.pods.iter();
         pods.filter(move |(_, pod)| pod.gang.as_deref() == Some(gang))
     }
