@@ -205,8 +205,9 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let Ready { gang, before, gpu } = ready;
         let holders = self.holders(gpu).await?;
         let began = gpu.inject(Fault::Xid(XID))?;
-        for rank in planned.case.told_to_die(planned.faulty_rank()) {
-            gang.ranks.fail(rank)?;
+        let told = planned.case.told_to_die(planned.faulty_rank());
+        for rank in &told {
+            gang.ranks.fail(*rank)?;
         }
         let look = || {
             self.watched
@@ -215,6 +216,11 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let what = format!("gang {} runs whole in another attempt", before.gang);
         let waited = eventually(&what, RUN_LIMIT, async || {
             let seen = look();
+            if seen.intent.is_some() {
+                // Who lives still was not fast enough; it must not be the next attempt that dies of it.
+                told.iter()
+                    .for_each(|rank| gang.ranks.take_back_to_fail(*rank));
+            }
             Ok(Progress::when(seen.is_complete(planned.case), || {
                 format!("{seen:?}")
             }))
