@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use muster_tests::{
     cluster::Cluster,
@@ -81,7 +81,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let measured = tokio::select! {
         measured = Box::pin(recovery_bench::measure(&mut cluster, &options, say, keep)) => measured.map(drop),
         interrupted = tokio::signal::ctrl_c() => match interrupted {
-            Ok(()) => bail_interrupted(),
+            Ok(()) => Err(anyhow!("interrupted; what was measured until then is above")),
             Err(error) => Err(error).context("waiting for Ctrl-C"),
         },
     };
@@ -97,10 +97,6 @@ async fn run(arguments: Arguments) -> Result<()> {
     }
     cluster.stop().await;
     measured
-}
-
-fn bail_interrupted() -> Result<()> {
-    bail!("interrupted; what was measured until then is above")
 }
 
 /// As a whole, so that whoever reads it meanwhile sees the last report or this one.

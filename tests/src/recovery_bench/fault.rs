@@ -218,8 +218,9 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             let seen = look();
             if seen.intent.is_some() {
                 // Who lives still was not fast enough; it must not be the next attempt that dies of it.
-                told.iter()
-                    .for_each(|rank| gang.ranks.take_back_to_fail(*rank));
+                for rank in &told {
+                    gang.ranks.take_back_to_fail(*rank);
+                }
             }
             Ok(Progress::when(seen.is_complete(planned.case), || {
                 format!("{seen:?}")

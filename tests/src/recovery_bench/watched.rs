@@ -257,3 +257,50 @@ impl SeenPod {
         [self.ended_at, self.gone_at].into_iter().flatten().min()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(taint: Option<&str>) -> ResourceSlice {
+        let taints = taint.map(|key| json!({"key": key, "value": "Reset", "effect": "NoSchedule"}));
+        let taints: Vec<_> = taints.into_iter().collect();
+        let slice = json!({
+            "metadata": {"name": "slice"},
+            "spec": {
+                "driver": keys::DRIVER,
+                "nodeName": "node-0",
+                "pool": {"name": "node-0", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0", "taints": taints}],
+            },
+        });
+        serde_json::from_value(slice).unwrap()
+    }
+
+    #[test]
+    fn a_device_is_tainted_since_that_was_first_seen_until_it_is_seen_without() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut seen = Seen::default();
+        let (faulty, well) = (slice(Some(keys::TAINT_FAULT)), slice(None));
+        let gone = slice(Some(keys::TAINT_GONE));
+        for (slice, is_gone, when, expected) in [
+            (&well, false, 0, None),
+            (&faulty, false, 1, Some(1)),
+            (&faulty, false, 2, Some(1)),
+            // It may be published in another slice by then.
+            (&faulty, true, 3, Some(1)),
+            (&gone, false, 4, None),
+            (&faulty, false, 5, Some(5)),
+        ] {
+            seen.note_slice(slice, is_gone, at(when));
+            let device = ("node-0".to_owned(), "gpu-0".to_owned());
+            let since = seen.tainted.get(&device).copied();
+            assert_eq!(since, expected.map(at), "after {when} s");
+        }
+    }
+}
