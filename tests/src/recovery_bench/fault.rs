@@ -27,6 +27,7 @@ use super::{
     watched::Seen,
 };
 use crate::{
+    failure_report,
     faults::{Fault, TargetGpu},
     gangs,
     kubernetes::{Progress, eventually},
@@ -195,10 +196,18 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         Ok(Ready { gang, before, gpu })
     }
 
-    /// Breaks the GPU and waits for what comes of it; nothing without a gang that runs.
+    /// Breaks the GPU and waits for what comes of it; nothing without a gang that runs. What the cluster looks like when that fails is written down, by the
+    /// name of the Job.
     async fn break_gpu(&self, planned: &Planned, ready: &Result<Ready>) -> Option<Result<Broken>> {
-        let ready = ready.as_ref().ok()?;
-        Some(self.break_gpu_of(planned, ready).await)
+        let Ok(ready) = ready else {
+            failure_report::write(self.cluster, &planned.job).await;
+            return None;
+        };
+        let broken = self.break_gpu_of(planned, ready).await;
+        if !matches!(&broken, Ok(broken) if broken.in_vain.is_none()) {
+            failure_report::write(self.cluster, &planned.job).await;
+        }
+        Some(broken)
     }
 
     async fn break_gpu_of(&self, planned: &Planned, ready: &Ready) -> Result<Broken> {
@@ -278,8 +287,10 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             ));
         }
         if let Some(error) = broken.in_vain {
-            self.findings
-                .push(format!("UNFINISHED: {planned}: {error:#}"));
+            self.note_for_later(format!(
+                "UNFINISHED: {planned}, Job {}: {error:#}",
+                planned.job
+            ));
         }
         if let Some(again) = broken.again {
             let mixed = self.watched.ask(|seen| seen.mixed(before, again, None));
@@ -292,9 +303,8 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
 
     fn note_unmeasured(&mut self, planned: &Planned, why: &str, so_far: &mut SoFar) {
         so_far.counts.unmeasured += 1;
-        let finding = format!("UNMEASURED: {planned}: {why}");
-        self.say(&finding);
-        self.findings.push(finding);
+        let finding = format!("UNMEASURED: {planned}, Job {}: {why}", planned.job);
+        self.note_for_later(finding);
         // What is cleared away is no restart.
         let job = format!("{NAMESPACE}/{}", planned.job);
         let gangs = self.watched.ask(|seen| seen.gangs_of_job(&job));

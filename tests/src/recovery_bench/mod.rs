@@ -264,6 +264,13 @@ impl<'a, Say: Fn(&str)> Bench<'a, Say> {
         is_mixed
     }
 
+    /// Tells what went wrong at once, too, and has the cluster's directory kept: somebody will want to see why.
+    fn note_for_later(&mut self, finding: String) {
+        let kept = self.cluster.keep_directory();
+        self.say(&format!("{finding}; see {}", kept.display()));
+        self.findings.push(finding);
+    }
+
     async fn start_bystander(&mut self, node: &str) -> Result<()> {
         let job = self.new_job("bystander");
         gang::start_bystander(self.cluster, &job, node).await?;

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     cluster::Cluster,
+    failure_report,
     kubernetes::{Progress, eventually, list},
     node::NodePart,
 };
@@ -132,7 +133,8 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         .await;
         let (intent, again) = look();
         if let Err(error) = waited {
-            self.findings.push(format!("UNFINISHED: {name}: {error:#}"));
+            failure_report::write(self.cluster, &job).await;
+            self.note_for_later(format!("UNFINISHED: {name}, Job {job}: {error:#}"));
         }
         let mut is_mixed = false;
         if let Some(again) = again {
