@@ -35,12 +35,13 @@ use muster_engine::{
 };
 
 pub(crate) use self::table::Drains;
-use self::table::LOOK_AGAIN_SECONDS;
+use self::table::{Entry, LOOK_AGAIN_SECONDS};
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Mode, Now, OnCordon, Outcome,
     admission::evict,
     admission::plan::{Plan, Rank},
     faults,
+    injected_bug::InjectedBug,
     objects::{is_terminal, node_object},
     outward::recovery,
     poll_context::PollContext,
@@ -102,7 +103,9 @@ struct Found {
 
 /// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place.
 fn drained(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained> {
-    let may_be_moved = context.config.recovery.on_cordon == OnCordon::Move
+    let moves = context.config.recovery.on_cordon == OnCordon::Move
+        || context.bugs.has(InjectedBug::MovedWithNothing);
+    let may_be_moved = moves
         && context.config.mode == Mode::Enforce
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
@@ -166,8 +169,14 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     let devices = claims.flat_map(|claim| claim.allocated.iter().flatten());
     let mut own = devices.filter(|device| !device.for_admin);
     own.find_map(|device| {
-        let (driver, pool, device) = (&*device.driver, &*device.pool, &*device.device);
-        let (rule, how) = context.index.rule_draining(driver, pool, device)?;
+        let (driver, pool) = (&*device.driver, &*device.pool);
+        let beside = devices_beside(context, &device.device);
+        let names = std::iter::once(&*device.device).chain(beside.iter().map(String::as_str));
+        let mut rules = names.filter_map(|device| {
+            let rule = context.index.rule_draining(driver, pool, device)?;
+            Some((device, rule))
+        });
+        let (device, (rule, how)) = rules.next()?;
         let part = Part::Device([driver, pool, device].map(Box::from));
         let device = device_name(driver, pool, device);
         Some(DrainedRank {
@@ -181,6 +190,25 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
             says: format!("rank {place}: device {device} of node {name} {how}"),
         })
     })
+}
+
+/// Other devices of the node by which whoever holds this one is drained, where the rule is broken that none are.
+fn devices_beside(context: PollContext<'_>, device: &str) -> Vec<String> {
+    const MOST: usize = 16;
+    let numbered = device.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let is_broken = context.bugs.has(InjectedBug::NodeForDrainedDevice);
+    let numbers = 0..if is_broken { MOST } else { 0 };
+    numbers
+        .map(|number| format!("{numbered}{number}"))
+        .collect()
+}
+
+/// What is noted of an attempt. Where that rule is broken, what is noted of the one before counts for it.
+fn entry_of<'a>(context: PollContext<'a>, plan: &Plan) -> Option<&'a Entry> {
+    if context.bugs.has(InjectedBug::MovedAgain) {
+        return context.drains.entries.get(&plan.gang_uid);
+    }
+    context.drains.entry(plan)
 }
 
 /// The gang as the engine is asked about it: those of its pods that are not done, as if they were made anew. `None`: it is not known yet
@@ -245,7 +273,7 @@ fn moved_from(context: PollContext<'_>, gang: &Gang, plan: Option<&Plan>) -> Opt
 
 fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
     let drains = context.drains;
-    let entry = drains.entry(plan)?;
+    let entry = entry_of(context, plan)?;
     let DrainedRank {
         node, object, says, ..
     } = &entry.drained.first;
@@ -357,7 +385,9 @@ impl Machine {
                 drains.is_any_anew |= self.index.plan_anew(&rank.pod, true);
             }
             drains.note(self.context(epoch, now, wake), plan, gang, drained);
-        } else if let Some(entry) = drains.remove(gang_uid) {
+        } else if !self.bugs.has(InjectedBug::MovedAgain)
+            && let Some(entry) = drains.remove(gang_uid)
+        {
             for pod in &entry.pods {
                 self.index.plan_anew(pod, false);
             }
