@@ -78,8 +78,8 @@ pub enum InjectedBug {
     FaultUnconfirmed,
     /// A gang is evicted for a fault as often as it is given the device that has it.
     FaultNotRemembered,
-    /// Nodes that were drained before do not count for the circuit breaker.
-    DrainedNotCounted,
+    /// Nodes that were evacuated before do not count for the circuit breaker.
+    EvacuatedNotCounted,
     /// A pod is deleted by force though its node is Ready.
     ForcedWhileReady,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
@@ -138,7 +138,7 @@ impl InjectedBug {
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
         Self::FaultNotRemembered,
-        Self::DrainedNotCounted,
+        Self::EvacuatedNotCounted,
         Self::ForcedWhileReady,
         Self::PermitsUnproved,
         Self::MovedWithNothing,

@@ -175,7 +175,7 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
         "pod {name} of its first rank tells {text} by {} for longer than the {seconds} s that it may",
         keys::PROGRESS
     );
-    let held_back = faults::held_back(context);
+    let held_back = faults::held_back(context).map(|it| it.of_attempt().to_owned());
     let first = plan.ranks.first()?;
     let held_back = held_back.or_else(|| no_room_for_stalled(context, &first.node.name));
     if let Some(held_back) = &held_back {

@@ -1,3 +1,5 @@
+use std::sync::{Arc, Mutex};
+
 use http::{Request, Response};
 use kube::client::Body;
 use muster_cluster::object::ObjectKey;

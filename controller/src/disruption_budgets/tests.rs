@@ -1,3 +1,6 @@
+use std::sync::Arc;
+
+use muster_cluster::object::{Change, Kind, Object};
 use muster_serve::metrics::Metrics;
 use serde_json::{Value, json};
 

@@ -30,7 +30,7 @@ use crate::{api_server::ApiServer, scenario::Scenario, taints};
 
 /// The window of the circuit breaker, in seconds, as it ships.
 const WINDOW_SECONDS: i64 = 600;
-/// The share of the nodes that may be drained in it, in percent, and how many always.
+/// The share of the nodes that may be evacuated in it, in percent, and how many always.
 const SHARE_PERCENT: usize = 20;
 const LEAST_NODES: usize = 2;
 
@@ -76,7 +76,7 @@ pub(super) struct Recoveries {
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
     /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
-    drained: Vec<(Timestamp, BTreeSet<String>)>,
+    evacuated: Vec<(Timestamp, BTreeSet<String>)>,
     most_nodes: usize,
     /// Whether the breaker is open, and the UID of the Ledger that says so.
     breaker: (bool, String),
@@ -207,7 +207,7 @@ impl Recoveries {
         }
         if is_closed || before != uid {
             // A person has looked, or the record is lost with its object.
-            self.drained.clear();
+            self.evacuated.clear();
         }
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
@@ -263,9 +263,9 @@ impl Recoveries {
         }
         let now = api.time();
         let window = SignedDuration::from_secs(WINDOW_SECONDS);
-        self.drained.retain(|(at, _)| *at + window > now);
-        self.drained.push((now, hit));
-        let causes: Vec<&BTreeSet<String>> = self.drained.iter().map(|(_, hit)| hit).collect();
+        self.evacuated.retain(|(at, _)| *at + window > now);
+        self.evacuated.push((now, hit));
+        let causes: Vec<&BTreeSet<String>> = self.evacuated.iter().map(|(_, hit)| hit).collect();
         if !are_explained(&causes, self.most_nodes) {
             let what = format!(
                 "gangs are evicted for faults of {causes:?} within {WINDOW_SECONDS} s, and for {} nodes at most they may be",
