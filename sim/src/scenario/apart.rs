@@ -106,7 +106,7 @@ mod tests {
                 assert_eq!(with.gangs, plain.gangs, "seed {seed}: the same cluster");
                 with.draw_apart(seed, is_chosen);
                 let told = with.gangs.iter().filter_map(|gang| gang.ranks.progress);
-                let stalling = told.clone().filter(|it| it.stalls).count();
+                let stalling = told.filter(|it| it.stalls).count();
                 assert!(stalling <= MOST_STALLING, "seed {seed}");
                 let works = with
                     .gangs
