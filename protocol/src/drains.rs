@@ -32,11 +32,15 @@ use muster_engine::{
 };
 
 pub(crate) use self::table::Drains;
-use self::{drained::DrainedRank, table::LOOK_AGAIN_SECONDS};
+use self::{
+    drained::DrainedRank,
+    table::{Entry, LOOK_AGAIN_SECONDS},
+};
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome,
     admission::plan::Plan,
     faults::{self, HeldBack},
+    injected_bug::InjectedBug,
     poll_context::PollContext,
 };
 
@@ -46,6 +50,14 @@ struct Found {
     reason: PendingReason,
     action: DrainAction,
     object: ObjectKey,
+}
+
+/// What is noted of an attempt. Where that rule is broken, what is noted of the one before counts for it.
+fn entry_of<'a>(context: PollContext<'a>, plan: &Plan) -> Option<&'a Entry> {
+    if context.bugs.has(InjectedBug::MovedAgain) {
+        return context.drains.entries.get(&plan.gang_uid);
+    }
+    context.drains.entry(plan)
 }
 
 /// The gang as the engine is asked about it: those of its pods that are not done, as if they were made anew. `None`: it is not known yet
@@ -110,7 +122,7 @@ fn moved_from(context: PollContext<'_>, gang: &Gang, plan: Option<&Plan>) -> Opt
 
 fn find(context: PollContext<'_>, plan: &Plan) -> Option<Found> {
     let drains = context.drains;
-    let entry = drains.entry(plan)?;
+    let entry = entry_of(context, plan)?;
     let DrainedRank {
         node, object, says, ..
     } = &entry.drained.first;
@@ -223,7 +235,9 @@ impl Machine {
                 drains.is_any_anew |= self.index.plan_anew(&rank.pod, true);
             }
             drains.note(self.context(epoch, now, wake), plan, gang, drained);
-        } else if let Some(entry) = drains.remove(gang_uid) {
+        } else if !self.bugs.has(InjectedBug::MovedAgain)
+            && let Some(entry) = drains.remove(gang_uid)
+        {
             for pod in &entry.pods {
                 self.index.plan_anew(pod, false);
             }

@@ -84,11 +84,25 @@ pub enum InjectedBug {
     ForcedWhileReady,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
+    /// Gangs are moved away from what is drained whatever the administrator wants.
+    MovedWithNothing,
+    /// Whoever holds any device of a node is moved away from the one that is drained.
+    NodeForDrainedDevice,
+    /// A gang that was moved counts as being where it was.
+    MovedAgain,
+    /// Only the pods on the node that is drained are ended.
+    MovedInPart,
+    /// A gang that tells of progress counts as telling the same.
+    ProgressIgnored,
+    /// How long a gang told the same counts on when it is started anew.
+    StallNotForgotten,
+    /// A pod is deleted by force without its owner's consent.
+    ConsentNotAsked,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 45] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -127,6 +141,13 @@ impl InjectedBug {
         Self::EvacuatedNotCounted,
         Self::ForcedWhileReady,
         Self::PermitsUnproved,
+        Self::MovedWithNothing,
+        Self::NodeForDrainedDevice,
+        Self::MovedAgain,
+        Self::MovedInPart,
+        Self::ProgressIgnored,
+        Self::StallNotForgotten,
+        Self::ConsentNotAsked,
     ];
 }
 

@@ -18,6 +18,7 @@ use crate::{
     Mode, OnCordon,
     admission::evict,
     admission::plan::{Plan, Rank},
+    injected_bug::InjectedBug,
     objects::{is_terminal, node_object},
     outward::recovery,
     poll_context::PollContext,
@@ -71,7 +72,9 @@ impl Part {
 
 /// What is drained under an attempt all of which runs. While it starts others see to it: who is not bound yet loses its place.
 pub(super) fn under(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Drained> {
-    let may_be_moved = context.config.recovery.on_cordon == OnCordon::Move
+    let moves = context.config.recovery.on_cordon == OnCordon::Move
+        || context.bugs.has(InjectedBug::MovedWithNothing);
+    let may_be_moved = moves
         && context.config.mode == Mode::Enforce
         && !has_ended(gang)
         && gang.metadata.deletion_timestamp.is_none()
@@ -135,8 +138,14 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     let devices = claims.flat_map(|claim| claim.allocated.iter().flatten());
     let mut own = devices.filter(|device| !device.for_admin);
     own.find_map(|device| {
-        let (driver, pool, device) = (&*device.driver, &*device.pool, &*device.device);
-        let (rule, how) = context.index.rule_draining(driver, pool, device)?;
+        let (driver, pool) = (&*device.driver, &*device.pool);
+        let beside = devices_beside(context, &device.device);
+        let names = std::iter::once(&*device.device).chain(beside.iter().map(String::as_str));
+        let mut rules = names.filter_map(|device| {
+            let rule = context.index.rule_draining(driver, pool, device)?;
+            Some((device, rule))
+        });
+        let (device, (rule, how)) = rules.next()?;
         let part = Part::Device([driver, pool, device].map(Box::from));
         let device = device_name(driver, pool, device);
         Some(DrainedRank {
@@ -150,4 +159,15 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
             says: format!("rank {place}: device {device} of node {name} {how}"),
         })
     })
+}
+
+/// Other devices of the node by which whoever holds this one is drained, where the rule is broken that none are.
+fn devices_beside(context: PollContext<'_>, device: &str) -> Vec<String> {
+    const MOST: usize = 16;
+    let numbered = device.trim_end_matches(|digit: char| digit.is_ascii_digit());
+    let is_broken = context.bugs.has(InjectedBug::NodeForDrainedDevice);
+    let numbers = 0..if is_broken { MOST } else { 0 };
+    numbers
+        .map(|number| format!("{numbered}{number}"))
+        .collect()
 }

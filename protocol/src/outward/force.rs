@@ -92,7 +92,7 @@ impl Late<'_> {
         HangingPod {
             policy: context.config.recovery.force_deletion,
             node,
-            owner_consents,
+            owner_consents: owner_consents || context.bugs.has(InjectedBug::ConsentNotAsked),
             is_answered_for: self.is_answered_for(context),
         }
     }

@@ -17,6 +17,8 @@
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`], [`given_way`];
 //! * **S7** of what is published of faults: [`severity`];
 //! * **S8**, **S9** and **S10** of evictions for faults, and **S18** of those for lost nodes: [`recovery`];
+//! * **move**, **S8** and **S10** of gangs that are moved away from what is drained: [`moves`];
+//! * **stalled** and **S10** of gangs that make no progress: [`stalls`];
 //! * **forced** of pods that are deleted by force: [`forced`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
@@ -29,10 +31,13 @@ mod forced;
 pub(crate) mod given;
 mod given_way;
 mod history;
+mod holdings;
+mod moves;
 mod namespace_use;
 mod preemption;
 mod recovery;
 mod severity;
+mod stalls;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
