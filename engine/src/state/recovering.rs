@@ -27,6 +27,7 @@
 //! is told after its time is over ends with the next decision. A new process is told who recovers before it decides first; what is held still goes
 //! over as it is released, and what is released already is kept as far as nobody has it.
 
+mod alike;
 mod judging;
 mod keep;
 mod keeps;
