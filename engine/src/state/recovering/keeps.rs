@@ -93,6 +93,12 @@ impl Keeps {
         keep.is_some_and(|keep| keep.held.contains(pod))
     }
 
+    /// Whether pods of a gang that recovers have not released all that its attempt held.
+    pub(in crate::state) fn holds_still(&self, gang: &GangUid) -> bool {
+        let keep = self.by_gang.get(gang);
+        keep.is_some_and(|keep| !keep.held.is_empty())
+    }
+
     /// When something is due by time alone.
     pub(in crate::state) fn due_next(&self, now: Timestamp) -> Option<Timestamp> {
         let soon = Timestamp(now.0.saturating_add(1));
