@@ -51,10 +51,10 @@ pub struct LedgerSpec {
 pub struct Breaker {
     /// Nodes for which gangs were evicted, as far as they may count still; ascending by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub drained: Vec<DrainedNode>,
+    pub drained: Vec<EvacuatedNode>,
     /// Nodes of first ranks of gangs that were evicted for making no progress.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub stalled: Vec<DrainedNode>,
+    pub stalled: Vec<EvacuatedNode>,
     /// Since when it is open: nothing is evicted for faults, silent nodes or a lack of progress until a person closes it
     /// (`muster-controller reset-breaker`). Absent while it is closed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -74,7 +74,7 @@ impl Breaker {
 /// A node for which gangs were evicted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct DrainedNode {
+pub struct EvacuatedNode {
     /// Its name.
     pub node: String,
     /// When that was committed last.

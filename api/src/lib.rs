@@ -46,7 +46,7 @@ pub use gang::{
     Admission, Gang, GangPhase, GangPlacement, GangSpec, GangStatus, NodeRanks, PodSet, Proposal,
     RestartPolicy, TopologyRequest, WaitReason,
 };
-pub use ledger::{Breaker, DrainedNode, Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
+pub use ledger::{Breaker, EvacuatedNode, Intent, IntentKind, IntentPod, Ledger, LedgerSpec};
 pub use node_devices::{
     FaultyPart, GpuFault, Held, NodeDevices, NodeDevicesSpec, NodeDevicesStatus, Permit,
     Remediation,

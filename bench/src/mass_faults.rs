@@ -23,7 +23,7 @@ use crate::{
 
 const NODES: usize = 1_500;
 /// A fifth of them, as it ships.
-const MOST_DRAINED: usize = 300;
+const MOST_EVACUATED: usize = 300;
 /// The GPU that has the fault, on each node.
 const GPU: usize = 3;
 /// Reads that the API server answers between two polls: far fewer than there are faults.
@@ -43,8 +43,8 @@ fn at_rest(cluster: &Cluster) -> Result<World> {
     world.settle(QUIET_SECONDS, &mut Progress::of("mass faults"))?;
     let breaker = world.machine().breaker();
     ensure!(
-        breaker.most_nodes == MOST_DRAINED,
-        "{} nodes may be drained, not {MOST_DRAINED}",
+        breaker.most_nodes == MOST_EVACUATED,
+        "{} nodes may be evacuated, not {MOST_EVACUATED}",
         breaker.most_nodes
     );
     ensure!(evicted(&world).is_empty(), "somebody was evicted before");
@@ -232,14 +232,14 @@ fn s9_a_false_alarm_that_comes_node_by_node_ends_no_more_than_the_breaker_allows
     for _ in 0..LIMIT_SECONDS {
         pass_a_second(&mut world, &mut evicted)?;
     }
-    let (is_open, drained) = breaker(&world)?;
-    println!("{drained} nodes were drained before the breaker opened");
+    let (is_open, evacuated) = breaker(&world)?;
+    println!("{evacuated} nodes were evacuated before the breaker opened");
     assert!(is_open);
     assert!(
-        (1..=MOST_DRAINED).contains(&drained),
-        "{drained} nodes, of {MOST_DRAINED}"
+        (1..=MOST_EVACUATED).contains(&evacuated),
+        "{evacuated} nodes, of {MOST_EVACUATED}"
     );
-    assert_eq!(evicted.0.len(), drained, "one gang of each node");
+    assert_eq!(evicted.0.len(), evacuated, "one gang of each node");
     let alarmed = holders(&cluster, &alarmed());
     for (gang, times) in &evicted.0 {
         assert_eq!((alarmed.get(gang), *times), (Some(&1), 1), "{gang}");

@@ -19,7 +19,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -32,11 +31,9 @@ use muster_cluster::{
     shorthand::template_waited_for,
 };
 use muster_serve::client::{CALL_LIMIT, within};
-use tokio::{
-    sync::{Notify, watch},
-    task::JoinSet,
-    time::Instant,
-};
+use tokio::{sync::watch, task::JoinSet, time::Instant};
+
+use crate::shared_table::{Observe, SharedTable};
 
 /// Templates that are seen to at the same time.
 const AT_ONCE: usize = 8;
@@ -52,17 +49,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 pub type Refused = BTreeMap<NamespacedName, String>;
 
 /// The pods that wait for a claim of their shorthand, and the template of each.
-#[derive(Clone, Debug, Default)]
-pub struct Waiting(Arc<Shared>);
+pub type Waiting = SharedTable<Table>;
 
+/// Which pod waits for which template.
 #[derive(Debug, Default)]
-struct Shared {
-    table: Mutex<Table>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Table {
+pub struct Table {
     template_of_pod: BTreeMap<NamespacedName, NamespacedName>,
     waited_for: BTreeMap<NamespacedName, WaitedFor>,
 }
@@ -74,36 +65,26 @@ struct WaitedFor {
     pods: BTreeSet<NamespacedName>,
 }
 
-impl Waiting {
-    /// Takes a change of a pod in; all others are nothing to it.
-    pub fn observe(&self, change: &Change) {
-        let changed = match change {
-            Change::Applied(Object::Pod(pod)) => self.table().put(pod),
+impl Observe for Table {
+    /// Changes of pods; all others are nothing to it.
+    fn observe(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Applied(Object::Pod(pod)) => self.put(pod),
             Change::Deleted(key) if key.kind == Kind::Pod => {
-                let pod = NamespacedName::new(&*key.namespace, &*key.name);
-                self.table().remove(&pod)
+                self.remove(&NamespacedName::new(&*key.namespace, &*key.name))
             }
-            Change::ListedKeys(Kind::Pod, keys) => self.table().keep(keys),
+            Change::ListedKeys(Kind::Pod, keys) => self.keep(keys),
             Change::Listed(Kind::Pod, objects) => {
-                let mut table = self.table();
-                *table = Table::default();
+                *self = Self::default();
                 for object in objects {
                     if let Object::Pod(pod) = object {
-                        table.put(pod);
+                        self.put(pod);
                     }
                 }
                 true
             }
             _ => false,
-        };
-        if changed {
-            self.0.changed.notify_one();
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        let table = self.0.table.lock();
-        table.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,10 +179,8 @@ impl Keeper {
         let mut under_way: JoinSet<Looked> = JoinSet::new();
         loop {
             let next = self.start(&client, &mut under_way);
-            tokio::select! {
-                () = self.waiting.0.changed.notified() => {}
-                Some(Ok(looked)) = under_way.join_next() => self.settle(looked),
-                () = tokio::time::sleep_until(next) => {}
+            if let Some(looked) = self.waiting.wait(&mut under_way, next).await {
+                self.settle(looked);
             }
         }
     }

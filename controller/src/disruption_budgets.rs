@@ -17,12 +17,7 @@
 mod budget;
 mod table;
 
-use std::{
-    collections::BTreeMap,
-    pin::pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -35,25 +30,24 @@ use kube::{
     Api, Client, Resource,
     api::{DeleteParams, ListParams, PostParams, Preconditions},
     core::{Selector, SelectorExt},
-    runtime::{WatchStreamExt, watcher},
+    runtime::watcher,
 };
 use muster_api::{Gang, Reason, keys};
-use muster_cluster::{
-    index::NamespacedName,
-    object::{Change, Kind, Object},
-};
+use muster_cluster::index::NamespacedName;
 use muster_serve::{
     client::{CALL_LIMIT, CallError, within},
     event::Told,
-    watch::{WatchHealth, WatchMetrics},
+    watch::{WatchHealth, WatchMetrics, retries},
 };
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
 
 pub(crate) use self::budget::MANAGED_BY;
+pub use self::table::Table;
 use self::{
     budget::{Ours, Wanted, Whose},
-    table::{Others, Step, Table},
+    table::{Others, Step},
 };
+use crate::shared_table::SharedTable;
 
 /// Budgets that are seen to at the same time.
 const AT_ONCE: usize = 4;
@@ -67,14 +61,7 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 const REPORTER: &str = "muster.dev/controller";
 
 /// What is known of Gangs and budgets, and which are to be seen to.
-#[derive(Clone, Debug, Default)]
-pub struct Gangs(Arc<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    table: Mutex<Table>,
-    changed: Notify,
-}
+pub type Gangs = SharedTable<Table>;
 
 /// What came of it.
 #[derive(Debug)]
@@ -82,39 +69,6 @@ enum Seen {
     Done,
     /// Somebody else has a budget for pods of the gang, of that name.
     Other(Wanted, String),
-}
-
-impl Gangs {
-    /// Takes a change of a Gang in; all others are nothing to it.
-    pub fn observe(&self, change: &Change) {
-        let changed = match change {
-            Change::Applied(Object::Gang(gang)) => self.table().apply_gang(gang),
-            Change::Deleted(key) if key.kind == Kind::Gang => {
-                let name = NamespacedName::new(&*key.namespace, &*key.name);
-                self.table().forget_gang(name)
-            }
-            Change::ListedKeys(Kind::Gang, keys) => self.table().keep_gangs(keys),
-            Change::Listed(Kind::Gang, objects) => {
-                let keys = objects.iter().map(Object::key).collect();
-                let mut table = self.table();
-                for object in objects {
-                    if let Object::Gang(gang) = object {
-                        table.apply_gang(gang);
-                    }
-                }
-                table.keep_gangs(&keys)
-            }
-            _ => false,
-        };
-        if changed {
-            self.0.changed.notify_one();
-        }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        let table = self.0.table.lock();
-        table.unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Sees to the budgets.
@@ -160,21 +114,23 @@ impl Keeper {
             let (key, value) = MANAGED_BY;
             config = config.labels(&format!("{key}={value}"));
         }
-        let mut seen = pin!(watcher(budgets, config).default_backoff());
+        let mut seen = pin!(retries::events(budgets, config));
         let mut health = WatchHealth::beside_readiness::<PodDisruptionBudget>(&metrics);
         let mut under_way: JoinSet<Stepped> = JoinSet::new();
         loop {
             let next = self.start(&client, &mut under_way);
             tokio::select! {
-                () = self.gangs.0.changed.notified() => {}
+                stepped = self.gangs.wait(&mut under_way, next) => {
+                    if let Some(stepped) = stepped {
+                        self.settle(&client, stepped).await;
+                    }
+                }
                 Some(seen) = seen.next() => {
                     health.note(&seen);
                     if let Ok(seen) = seen {
                         self.gangs.table().apply_budget(seen);
                     }
                 }
-                Some(Ok(stepped)) = under_way.join_next() => self.settle(&client, stepped).await,
-                () = tokio::time::sleep_until(next) => {}
             }
         }
     }

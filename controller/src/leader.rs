@@ -46,7 +46,8 @@ pub struct Leader {
     pub pace: Pace,
     /// What is shown of it.
     pub metrics: ControllerMetrics,
-    /// Whether we lead.
+    /// That we lead, which was seen. Any news of it ends this leadership: when it is asked after a long poll, the lease may have been lost,
+    /// held by another and won again, and who leads then is to be a fresh process all the same.
     pub leadership: watch::Receiver<Leadership>,
     /// Whether pods may be released, and how many at a time, as far as the extender goes.
     pub extender: watch::Receiver<ExtenderState>,
@@ -102,7 +103,7 @@ impl Leader {
         metrics.set_leading(true);
         let time = tokio::select! {
             () = stop.cancelled() => return Ok(()),
-            _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+            _ = leadership.changed() => {
                 return Err(End::LeaseLost);
             }
             time = TimeOfDay::ask(performer.client()) => time,
@@ -123,7 +124,7 @@ impl Leader {
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Ok(()),
-                _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                _ = leadership.changed() => {
                     return Err(End::LeaseLost);
                 }
                 Some(performed) = work.next_performed() => is_news = work.settle(performed?),
@@ -144,7 +145,7 @@ impl Leader {
                     tokio::select! {
                         biased;
                         () = stop.cancelled() => return Ok(()),
-                        _ = leadership.wait_for(|leadership| *leadership == Leadership::Follower) => {
+                        _ = leadership.changed() => {
                             return Err(End::LeaseLost);
                         }
                         () = tokio::time::sleep_until(rests_until) => {}
@@ -158,7 +159,7 @@ impl Leader {
                 }
             }
             // A poll may have taken long; what comes out of it is the business of whoever leads now.
-            if *leadership.borrow() == Leadership::Follower {
+            if leadership.has_changed().unwrap_or(true) {
                 return Err(End::LeaseLost);
             }
             work.start();

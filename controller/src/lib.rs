@@ -4,7 +4,8 @@
 //! remains: watches in ([`feed`]), writes out ([`perform`], [`outcome`]), one task between them that owns
 //! the machine ([`leader`]), whose long steps hold up nobody else ([`workplace`]). Beside it stand what a leader keeps right by other
 //! means: the webhooks' CA bundle ([`ca_bundle`]), the claim templates of the shorthand ([`claim_templates`]), what Nodes say of their GPUs ([`node_conditions`]), what holds drains off gangs ([`disruption_budgets`]), and whether an extender
-//! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). What an operator runs by hand or the chart by a hook,
+//! answers ([`extender_probe`]) and kube-scheduler is there ([`scheduler_lease`]). Those that go by what the leader sees are told by a
+//! [`shared_table`]. What an operator runs by hand or the chart by a hook,
 //! and ends, are subcommands of their own: [`scheduler_config`], [`preflight`], [`device_check`], [`enforce_check`],
 //! [`observe_begin`], [`uninstall_check`], [`breaker_reset`].
 //!
@@ -32,6 +33,7 @@ pub mod preflight;
 pub mod run;
 pub mod scheduler_config;
 pub mod scheduler_lease;
+pub mod shared_table;
 pub mod take_down;
 pub mod uninstall_check;
 pub mod workplace;

@@ -235,7 +235,7 @@ impl ControllerMetrics {
 
     pub(crate) fn set_breaker(&self, breaker: BreakerState) {
         let count = |nodes: usize| i64::try_from(nodes).unwrap_or(i64::MAX);
-        self.drained_nodes.set(count(breaker.drained_nodes));
+        self.drained_nodes.set(count(breaker.evacuated_nodes));
         self.drained_nodes_limit.set(count(breaker.most_nodes));
         let is_open = i64::from(breaker.is_open);
         if self.breaker_open.set(is_open) < is_open {

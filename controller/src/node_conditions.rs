@@ -14,7 +14,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -31,7 +30,9 @@ use muster_cluster::{
 };
 use muster_serve::client::{CALL_LIMIT, CallError, within};
 use serde_json::{Value, json};
-use tokio::{sync::Notify, task::JoinSet, time::Instant};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::shared_table::{Observe, SharedTable};
 
 /// Nodes that are written at the same time.
 const AT_ONCE: usize = 4;
@@ -64,17 +65,11 @@ struct State {
 type Conditions = BTreeMap<&'static str, State>;
 
 /// What is known of the nodes, and which are to be written.
-#[derive(Clone, Debug, Default)]
-pub struct Reported(Arc<Shared>);
+pub type Reported = SharedTable<Table>;
 
+/// What is known of each node.
 #[derive(Debug, Default)]
-struct Shared {
-    table: Mutex<Table>,
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Table {
+pub struct Table {
     nodes: BTreeMap<String, Known>,
     /// Those of which something else is said than stands there.
     due: BTreeSet<String>,
@@ -95,41 +90,30 @@ struct Write {
     conditions: Vec<(&'static str, State, bool)>,
 }
 
-impl Reported {
-    /// Takes a change of a Node or a NodeDevices in; all others are nothing to it.
-    pub fn observe(&self, change: &Change) {
-        let changed = match change {
-            Change::Applied(object @ (Object::Node(_) | Object::NodeDevices(_))) => {
-                self.table().apply(object)
-            }
-            Change::Applied(_) => false,
+impl Observe for Table {
+    /// Changes of Nodes and NodeDevices; all others are nothing to it.
+    fn observe(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Applied(object) => self.apply(object),
             Change::Deleted(key) => {
-                self.table().forget(key);
+                self.forget(key);
                 false
             }
             Change::ListedKeys(kind, keys) => {
-                self.table().keep(*kind, keys);
+                self.keep(*kind, keys);
                 false
             }
-            Change::Listed(kind, objects) => {
+            Change::Listed(kind @ (Kind::Node | Kind::NodeDevices), objects) => {
                 let keys = objects.iter().map(Object::key).collect();
-                let mut table = self.table();
-                table.keep(*kind, &keys);
-                let mut changed = false;
+                self.keep(*kind, &keys);
+                let mut is_any_due = false;
                 for object in objects {
-                    changed |= table.apply(object);
+                    is_any_due |= self.apply(object);
                 }
-                changed
+                is_any_due
             }
-        };
-        if changed {
-            self.0.changed.notify_one();
+            Change::Listed(..) => false,
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, Table> {
-        let table = self.0.table.lock();
-        table.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -321,10 +305,8 @@ impl Keeper {
         let mut under_way: JoinSet<Written> = JoinSet::new();
         loop {
             let next = self.start(&client, &mut under_way);
-            tokio::select! {
-                () = self.reported.0.changed.notified() => {}
-                Some(Ok(written)) = under_way.join_next() => self.settle(written),
-                () = tokio::time::sleep_until(next) => {}
+            if let Some(written) = self.reported.wait(&mut under_way, next).await {
+                self.settle(written);
             }
         }
     }

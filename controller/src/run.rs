@@ -37,6 +37,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let work = workplace.handle();
     let program =
         Program::start("muster-controller", env!("CARGO_PKG_VERSION"), &args.serve).await?;
+    workplace.watch_over(&program.shutdown);
     let metrics = ControllerMetrics::register(&program.metrics);
     // What a client needs tasks for runs where the client was made.
     let watches = TokioContext::new(program.watch_client(), work.clone()).await?;

@@ -69,6 +69,11 @@ impl ScriptedApi {
     }
 }
 
+/// An answer under which whoever asks breaks off: there is no such status.
+pub(crate) fn breaks_off() -> (u16, Value) {
+    (0, Value::Null)
+}
+
 /// The body of a failure.
 pub(crate) fn failure(code: u16, message: &str) -> (u16, Value) {
     let reason = if code == 404 { "NotFound" } else { "Any" };

@@ -46,7 +46,7 @@ pub struct Recovery {
     pub retry_pause_seconds: u32,
     /// The longest such pause, in seconds; never less than the first.
     pub most_retry_pause_seconds: u32,
-    /// How many nodes may be drained within the window.
+    /// How many nodes may be evacuated within the window.
     pub breaker: BreakerLimits,
     /// The window, in seconds.
     pub breaker_window_seconds: u64,

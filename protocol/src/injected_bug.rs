@@ -78,17 +78,31 @@ pub enum InjectedBug {
     FaultUnconfirmed,
     /// A gang is evicted for a fault as often as it is given the device that has it.
     FaultNotRemembered,
-    /// Nodes that were drained before do not count for the circuit breaker.
-    DrainedNotCounted,
+    /// Nodes that were evacuated before do not count for the circuit breaker.
+    EvacuatedNotCounted,
     /// A pod is deleted by force though its node is Ready.
     ForcedWhileReady,
     /// Permits are added to any `NodeDevices`, by its creation too, whoever may lead by then.
     PermitsUnproved,
+    /// Gangs are moved away from what is drained whatever the administrator wants.
+    MovedWithNothing,
+    /// Whoever holds any device of a node is moved away from the one that is drained.
+    NodeForDrainedDevice,
+    /// A gang that was moved counts as being where it was.
+    MovedAgain,
+    /// Only the pods on the node that is drained are ended.
+    MovedInPart,
+    /// A gang that tells of progress counts as telling the same.
+    ProgressIgnored,
+    /// How long a gang told the same counts on when it is started anew.
+    StallNotForgotten,
+    /// A pod is deleted by force without its owner's consent.
+    ConsentNotAsked,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 45] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -124,9 +138,16 @@ impl InjectedBug {
         Self::NodeForDevice,
         Self::FaultUnconfirmed,
         Self::FaultNotRemembered,
-        Self::DrainedNotCounted,
+        Self::EvacuatedNotCounted,
         Self::ForcedWhileReady,
         Self::PermitsUnproved,
+        Self::MovedWithNothing,
+        Self::NodeForDrainedDevice,
+        Self::MovedAgain,
+        Self::MovedInPart,
+        Self::ProgressIgnored,
+        Self::StallNotForgotten,
+        Self::ConsentNotAsked,
     ];
 }
 

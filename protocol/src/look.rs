@@ -25,7 +25,8 @@ use crate::{
     leadership::ledger_recovery,
     nodes::{health::Seen, loss},
     objects::{
-        bound_node, gang_key_of_uid, is_deleting, is_gated, is_terminal, key_of, phase, stamp, uid,
+        bound_node, gang_key_of_uid, gang_object, is_deleting, is_gated, is_terminal, key_of,
+        phase, stamp, uid,
     },
     outward::permits::{self, Owed},
     outward::{evict, force, gangs, nudge, preemption, release, restarts, ungate},
@@ -988,6 +989,7 @@ impl Machine {
         let mut writes = self.owed_to_gang(key, epoch, now, &wake);
         writes.extend(nudge::writes(&self.index, &nudged));
         self.send(writes, epoch, now, effects);
+        self.note_undecided(key);
 
         self.feed_gang(key, plan.as_ref(), epoch, now, &wake);
         self.queues.note_gang(key, gang.as_deref());
@@ -1056,6 +1058,35 @@ impl Machine {
             self.context(epoch, now, wake).has_come(next);
         }
         nudged
+    }
+
+    /// Notes a gang whose Gang was just written to while its start is being completed: until that write is seen it is undecided what becomes
+    /// of its intent, and it is due no permits ([`Machine::look_at_undecided`]). In any other state of its intent a write of the Gang
+    /// makes no node be owed more.
+    fn note_undecided(&mut self, key: &GangKey) {
+        let view = self.views.of(key);
+        let completes = view.is_some_and(|view| view.intent == Some(IntentState::Complete));
+        if completes && self.flights.busy(&gang_object(key)) {
+            self.undecided.insert(key.clone());
+        }
+    }
+
+    /// Looks once more, at the end of a poll, at the gangs that became undecided by what was sent in it; not before, so that nothing is put
+    /// off that was due when they were looked at first.
+    ///
+    /// Their nodes go by that. A permit that waits for a proof holds back all else that its node is owed ([`permits`]): the epoch, say, for
+    /// which another gang's intent waits in the Ledger. Without this look the node would be taken to wait for that proof still, and nothing
+    /// would say otherwise: once the write is seen, the gang is as it was before it. Where the Ledger cannot be read, the epoch would be
+    /// written when something else happens to touch the node.
+    ///
+    /// It ends, since each gang has one write under way at most.
+    pub(crate) fn look_at_undecided(&mut self, epoch: i64, now: Now, effects: &mut Vec<Effect>) {
+        while !self.undecided.is_empty() {
+            for key in std::mem::take(&mut self.undecided) {
+                self.agenda.gang(&key);
+            }
+            self.look(epoch, now, effects);
+        }
     }
 
     /// A view whose stage is not before that of the last one.

@@ -42,6 +42,7 @@ use crate::{
     tables::suspensions::Suspensions,
 };
 use muster_cluster::{
+    formed::GangKey,
     index::{Index, NamespacedName},
     judgement::{Judgement, JudgementRequest},
     object::{Change, ObjectKey},
@@ -51,7 +52,7 @@ use muster_cluster::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerState {
     /// Nodes that gangs were evicted for within the window.
-    pub drained_nodes: usize,
+    pub evacuated_nodes: usize,
     /// How many may be.
     pub most_nodes: usize,
     /// Whether it is open: nothing is evicted without proof until a person closes it.
@@ -97,6 +98,8 @@ pub struct Machine {
     pub(crate) queues: Queues,
     pub(crate) capacity: Capacity,
     pub(crate) agenda: Agenda,
+    /// Gangs that became undecided in this poll.
+    pub(crate) undecided: BTreeSet<GangKey>,
     pub(crate) news: News,
     pub(crate) resync: Resync,
     pub(crate) ledger_check: LedgerCheck,
@@ -142,6 +145,7 @@ impl Machine {
             queues: Queues::default(),
             capacity: Capacity::default(),
             agenda: Agenda::default(),
+            undecided: BTreeSet::new(),
             news: News::default(),
             resync: Resync::default(),
             ledger_check: LedgerCheck::default(),
@@ -225,6 +229,7 @@ impl Machine {
         self.decide(epoch, now, &mut effects);
         self.look(epoch, now, &mut effects);
         self.ungate(epoch, now, &mut effects);
+        self.look_at_undecided(epoch, now, &mut effects);
         if is_first {
             self.events.begin();
         }
@@ -411,14 +416,14 @@ impl Machine {
         self.takeover.leading_epoch()
     }
 
-    /// How many nodes count as drained now, how many may at most, and whether the circuit breaker is open.
+    /// How many nodes count as evacuated now, how many may at most, and whether the circuit breaker is open.
     pub fn breaker(&self) -> BreakerState {
         let recovery = &self.config.recovery;
         let now = self.now.map_or(0, |now| now.monotonic_seconds);
-        let drained = self.breaker.drained(recovery.breaker_window_seconds, now);
+        let evacuated = self.breaker.evacuated(recovery.breaker_window_seconds, now);
         let nodes = self.health.nodes_with_devices();
         BreakerState {
-            drained_nodes: drained.len(),
+            evacuated_nodes: evacuated.len(),
             most_nodes: recovery.breaker.most_nodes(nodes),
             is_open: self.breaker.is_open(),
         }

@@ -28,8 +28,8 @@ use muster_cluster::{
 
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome, admission::plan::Plan, faults,
-    faults::breaker::no_room_for_stalled, nodes::loss, objects::pod_object, outward::gang_status,
-    poll_context::PollContext,
+    faults::breaker::no_room_for_stalled, injected_bug::InjectedBug, nodes::loss,
+    objects::pod_object, outward::gang_status, poll_context::PollContext,
 };
 
 /// How long what is told may take to be seen, in seconds: longer than a leader can be without the API server.
@@ -98,6 +98,33 @@ impl Stalls {
         self.told.insert(gang_uid.to_owned(), told);
     }
 
+    /// Notes the same with a rule broken: time goes on though something else is told, or though it is told by the next attempt.
+    fn note_wrongly(
+        &mut self,
+        bug: InjectedBug,
+        gang_uid: &str,
+        tells: Option<(i64, &str, &str)>,
+        now: u64,
+    ) {
+        let Some((attempt, pod_uid, text)) = tells else {
+            return;
+        };
+        let is_next = bug == InjectedBug::StallNotForgotten;
+        let known = self.told.get_mut(gang_uid);
+        if let Some(told) = known.filter(|told| is_next != (told.attempt == attempt)) {
+            if is_next {
+                told.is_being_read = false;
+                told.asked_at = None;
+                told.confirmed_at = None;
+            }
+            told.attempt = attempt;
+            pod_uid.clone_into(&mut told.pod_uid);
+            told.text = text.into();
+            return;
+        }
+        self.note(gang_uid, tells, now);
+    }
+
     fn told(&self, plan: &Plan) -> Option<&Told> {
         let told = self.told.get(&plan.gang_uid)?;
         (told.attempt == plan.attempt).then_some(told)
@@ -148,7 +175,7 @@ fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<Stall> {
         "pod {name} of its first rank tells {text} by {} for longer than the {seconds} s that it may",
         keys::PROGRESS
     );
-    let held_back = faults::held_back(context);
+    let held_back = faults::held_back(context).map(|it| it.of_attempt().to_owned());
     let first = plan.ranks.first()?;
     let held_back = held_back.or_else(|| no_room_for_stalled(context, &first.node.name));
     if let Some(held_back) = &held_back {
@@ -227,7 +254,12 @@ impl Machine {
         let tells = gang
             .zip(plan)
             .and_then(|(gang, plan)| tells(context, gang, plan));
-        stalls.note(gang_uid, tells, now.monotonic_seconds);
+        let bugs = [InjectedBug::ProgressIgnored, InjectedBug::StallNotForgotten];
+        let now = now.monotonic_seconds;
+        match bugs.into_iter().find(|bug| context.bugs.has(*bug)) {
+            Some(bug) => stalls.note_wrongly(bug, gang_uid, tells, now),
+            None => stalls.note(gang_uid, tells, now),
+        }
         self.stalls = stalls;
     }
 

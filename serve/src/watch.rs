@@ -2,7 +2,8 @@
 //!
 //! What kube's watcher leaves to its users is done here: nobody concludes anything from half a list; an object that
 //! cannot be decoded costs that object at most, and not the watch ([`decoded`]); a failing watch is retried with
-//! back-off and its age is a metric; of `managedFields` only who set `spec.suspend` is kept ([`managed_fields`]).
+//! back-off, also one whose list is refused ([`retries`]), and its age is a metric; of `managedFields` only who set
+//! `spec.suspend` is kept ([`managed_fields`]).
 //!
 //! There are two ways to be told: [`run`] tells lists whole, [`run_streamed`] object by object.
 //!
@@ -14,6 +15,7 @@ mod decoder;
 mod health;
 pub mod managed_fields;
 mod of_kind;
+pub mod retries;
 mod streamed;
 #[cfg(test)]
 mod tests;
@@ -24,14 +26,12 @@ use std::fmt::Debug;
 pub use decoded::Decoded;
 use decoder::WatchDecoder;
 use futures::{Stream, StreamExt};
+use health::AgeGauge;
 pub use health::WatchHealth;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::{
     Api, Resource,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, Event},
-    },
+    runtime::watcher::{self, Event},
 };
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -86,7 +86,7 @@ trait Decode<K> {
 /// Metrics of all watches of a program.
 #[derive(Clone, Debug)]
 pub struct WatchMetrics {
-    stale_seconds: Family<KindLabel, Gauge>,
+    stale_seconds: Family<KindLabel, AgeGauge>,
     errors: Family<KindLabel, Counter>,
     undecodable: Family<KindLabel, Gauge>,
 }
@@ -146,7 +146,7 @@ pub async fn run<K, M>(
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
     M: Send,
 {
-    let events = kube::runtime::watcher(api, config).default_backoff();
+    let events = retries::events(api, config);
     let decoder = WatchDecoder::new(WatchHealth::new::<K>(&metrics, synced));
     pump(events, decoder, sender, map).await;
 }
@@ -166,13 +166,13 @@ pub async fn run_streamed<K, T, M>(
     T: Send,
     M: Send,
 {
-    let events = kube::runtime::watcher(api, config).default_backoff();
+    let events = retries::events(api, config);
     let decoder = StreamDecoder::new(take_over, WatchHealth::new::<K>(&metrics, synced));
     pump(events, decoder, sender, map).await;
 }
 
 /// The same for a kind that the API server may do without: while it does not serve the kind, that is reported as a list of nothing,
-/// once, and not as a failure. The watch goes on asking, with back-off, so the kind is seen soon after it is served.
+/// once, and not as a failure. The watch goes on asking, with back-off, so the kind is seen within a minute after it is served.
 pub async fn run_streamed_if_served<K, T, M>(
     api: Api<Decoded<K>>,
     config: watcher::Config,
@@ -186,7 +186,7 @@ pub async fn run_streamed_if_served<K, T, M>(
     T: Send,
     M: Send,
 {
-    let events = kube::runtime::watcher(api, config).default_backoff();
+    let events = retries::events(api, config);
     let health = WatchHealth::new::<K>(&metrics, synced);
     let decoder = StreamDecoder::new(take_over, health).of_optional_kind();
     pump(events, decoder, sender, map).await;

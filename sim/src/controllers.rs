@@ -15,7 +15,7 @@ use muster_cluster::{
     managed::ManagedPods,
     object::{Kind, ObjectKey},
 };
-use muster_protocol::{ApiRequest, Config, ForcePolicy, Machine, Mode, Outcome};
+use muster_protocol::{ApiRequest, Config, ForcePolicy, Machine, Mode, OnCordon, Outcome};
 
 use crate::{
     api_server::ApiServer,
@@ -69,6 +69,8 @@ pub struct Controllers {
     recovery_mode: Mode,
     /// Whether pods hang, and are deleted by force where that is safe or consented to. Elsewhere none is.
     do_pods_hang: bool,
+    /// What is done about gangs on what administrators drain.
+    on_cordon: OnCordon,
     /// Carries out what machines ask for; without, it is done to the API server directly.
     performing: Option<Performing>,
     /// Effects that were carried out.
@@ -108,6 +110,7 @@ impl Controllers {
             whole_intent_bytes: scenario.whole_intent_bytes,
             do_gpus_break: scenario.hardships.have(Hardship::BrokenDevices),
             do_pods_hang: scenario.hardships.have(Hardship::HungPods),
+            on_cordon: scenario.on_cordon,
             ..Self::default()
         }
     }
@@ -325,6 +328,7 @@ impl Controllers {
         config.keep_ended_seconds = self.keep_ended_seconds;
         config.whole_intent_bytes = self.whole_intent_bytes;
         config.recovery.mode = self.recovery_mode;
+        config.recovery.on_cordon = self.on_cordon;
         if !self.do_gpus_break {
             config.recovery.breaker.share_percent = 100;
         }

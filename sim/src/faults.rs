@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::{
     matrix::{self, EffectKind, Mishap},
     random::Random,
-    scenario::{Hardship, Hardships},
+    scenario::{Hardship, Hardships, apart},
 };
 
 /// A kind of fault.
@@ -109,10 +109,16 @@ pub enum Fault {
     KubeletSilent,
     /// A machine is switched off, and its administrator says that it is out of service, until it boots.
     MachineOff,
+    /// An administrator drains a node by the taint for it for a while.
+    DrainNode,
+    /// An administrator drains a device by a rule for a while.
+    DrainDevice,
+    /// The leader's watch of rules about devices stands still.
+    RuleWatchLag,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 46] = [
+pub const FAULTS: [Fault; 49] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -159,7 +165,13 @@ pub const FAULTS: [Fault; 46] = [
     Fault::PodsHang,
     Fault::KubeletSilent,
     Fault::MachineOff,
+    Fault::DrainNode,
+    Fault::DrainDevice,
+    Fault::RuleWatchLag,
 ];
+
+/// Those that are drawn apart.
+const DRAINS: [Fault; 3] = [Fault::DrainNode, Fault::DrainDevice, Fault::RuleWatchLag];
 
 impl Fault {
     /// The hardship that it is, if it is one.
@@ -175,6 +187,7 @@ impl Fault {
             | Self::RecoveryObserves
             | Self::Outage => Some(Hardship::BrokenDevices),
             Self::PodsHang | Self::KubeletSilent | Self::MachineOff => Some(Hardship::HungPods),
+            Self::DrainNode | Self::DrainDevice | Self::RuleWatchLag => Some(Hardship::Drains),
             _ => None,
         }
     }
@@ -206,12 +219,16 @@ impl Faults {
         let mut budget: BTreeMap<Fault, u64> = FAULTS
             .into_iter()
             .filter(is_borne)
-            .filter(|fault| *fault != Fault::KubeletForgets)
+            .filter(|fault| *fault != Fault::KubeletForgets && !DRAINS.contains(fault))
             .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
             .collect();
         // What a kubelet forgets is found only minutes later, and nothing else goes on there until then.
         if seed.is_multiple_of(4) {
             budget.insert(Fault::KubeletForgets, 2);
+        }
+        if hardships.have(Hardship::Drains) && apart::is_drawn(seed, apart::DRAINS) {
+            let mut own = apart::stream(seed, apart::DRAINS.rotate_left(1));
+            budget.extend(DRAINS.map(|fault| (fault, own.between(1, 2))));
         }
         budget.insert(Fault::Aimed, 3);
         let pairs = matrix::pairs();

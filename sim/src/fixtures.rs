@@ -356,13 +356,17 @@ pub fn job(shape: &GangShape) -> Job {
     }
 }
 
-/// What a gang says of how long it runs, and how often: by its Job, or else by its pods.
+/// What a gang says of how long it runs, how often, and how long without progress: by its Job, or else by its pods.
 fn limits(shape: &GangShape) -> BTreeMap<String, String> {
     let most = shape.max_runtime_seconds.into_iter();
     let annotations = most.map(|most| (keys::MAX_RUNTIME_SECONDS.to_owned(), most.to_string()));
     let restarts = shape.max_restarts.into_iter();
     let restarts = restarts.map(|most| (keys::MAX_RESTARTS.to_owned(), most.to_string()));
-    annotations.chain(restarts).collect()
+    let deadline = shape.ranks.progress.into_iter().map(|progress| {
+        let seconds = progress.deadline_seconds.to_string();
+        (keys::PROGRESS_DEADLINE_SECONDS.to_owned(), seconds)
+    });
+    annotations.chain(restarts).chain(deadline).collect()
 }
 
 /// UID of what controls a gang's Job.

@@ -34,6 +34,9 @@
 //! Slices of GPUs are played on one node with its drivers ([`gpu_slices`], `tests/slices`); clusters here have whole GPUs. What is wrong with them is
 //! [`gpu_faults`]; drivers remember it in the state that ships.
 //!
+//! Every fourth seed has administrators who drain nodes and devices by hand, of whom most have gangs moved; and every fourth has gangs that tell of their
+//! progress, of which some stand still. Both are drawn by streams of their own, so that all other seeds mean what they meant.
+//!
 //! Not simulated: nodes that are lost for good, the taint `out-of-service` itself, slices that vanish with a kubelet, the
 //! extender, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
 //! counted, and after everything has healed nobody may have to, but for the cases that [`owners`] names.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use muster_protocol::OnCordon;
+
 use crate::{
     faults::{Fault, Faults},
     fixtures,
@@ -16,6 +18,8 @@ use crate::{
 
 /// Steps after which a run that does not come to rest is a violation.
 const MOST_STEPS: u64 = 40_000;
+/// Steps for which it is waited at the most until kubelets are back that are silent when the troubles would end: before anybody lost patience.
+const MOST_STEPS_OF_SILENCE: u64 = 6_000;
 /// Virtual time without a write after which a run is at rest. Longer than any time that the code under test waits
 /// for by itself (missing slices count for 120 s).
 const REST_MILLISECONDS: u64 = 130_000;
@@ -97,7 +101,8 @@ pub struct Report {
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
     let hardships = options.hardships.clone().unwrap_or_else(Hardships::borne);
-    let drawn = Scenario::draw(&mut random, &hardships);
+    let mut drawn = Scenario::draw(&mut random, &hardships);
+    drawn.draw_apart(seed, options.faults.is_some());
     let drawn_faults = Faults::draw(&mut random, seed, &hardships);
     let (mut scenario, faults) = match &options.script {
         Some(script) => (script.scenario.clone(), Faults::none()),
@@ -171,6 +176,10 @@ fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Resu
             for _ in 0..troubled_steps {
                 world.step()?;
             }
+            let latest = world.steps + MOST_STEPS_OF_SILENCE;
+            while world.is_kubelet_silent() && world.steps < latest {
+                world.step()?;
+            }
         }
     }
     come_to_rest(world)
@@ -230,6 +239,9 @@ fn describe(scenario: &Scenario) -> String {
                 quota.borrowing_gpus
             );
         }
+    }
+    if scenario.on_cordon == OnCordon::Move {
+        text += "gangs are moved away from what is drained\n";
     }
     for gang in &scenario.gangs {
         text += &format!(

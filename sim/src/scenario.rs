@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 
 use muster_api::{TierPreemption, keys};
+use muster_protocol::OnCordon;
 
 use crate::{fixtures::TIERS, random::Random};
 
+pub(crate) mod apart;
 mod owner;
 
-pub use owner::{Counting, HARDSHIPS, Hardship, Hardships, JobShape, OwnerKind, Parent, Ranks};
+pub use owner::{
+    Counting, HARDSHIPS, Hardship, Hardships, JobShape, OwnerKind, Parent, Progress, Ranks,
+};
 
 /// What a run begins with, and what is submitted while it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,6 +29,8 @@ pub struct Scenario {
     pub keep_ended_seconds: i64,
     /// Bytes of an intent up to which it stands whole in the Ledger; larger ones are proposed first.
     pub whole_intent_bytes: usize,
+    /// What is done about gangs on what administrators drain.
+    pub on_cordon: OnCordon,
 }
 
 /// What the chart ships: far above what these gangs need.
@@ -179,6 +185,7 @@ impl Scenario {
             hardships: hardships.clone(),
             keep_ended_seconds,
             whole_intent_bytes,
+            on_cordon: OnCordon::Nothing,
         }
     }
 
@@ -373,6 +380,7 @@ fn gang(
         hardships: Hardships::default(),
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
+        on_cordon: OnCordon::Nothing,
     };
     let able: Vec<(&TeamShape, Product)> = teams
         .iter()

@@ -4,7 +4,10 @@
 //! pods than it has, as many ranks of its attempt as it is told. One that waits
 //! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
 //! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
-//! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so.
+//! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so. The first rank of some gangs tells of its
+//! progress, until all of them stand still ([`progress`]).
+
+mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +19,10 @@ use crate::{
     fixtures::{self, TIERS},
     gpu_node::GpuNode,
     owners::Owners,
+    scenario::GangShape,
 };
+pub use progress::Tell;
+use progress::{Now, Told};
 
 const RENDEZVOUS_MILLISECONDS: u64 = 120_000;
 const WORK_MILLISECONDS: u64 = 3_000;
@@ -25,7 +31,7 @@ const WORK_MILLISECONDS: u64 = 3_000;
 #[derive(Debug, Default)]
 pub struct Workload {
     met: BTreeSet<String>,
-    /// Ranks that hang for ever, because one that they had met failed.
+    /// Ranks that hang for ever, because one that they had met failed, or because they stand still.
     hung: BTreeSet<String>,
     /// Ranks that did their work.
     ended_well: BTreeSet<String>,
@@ -33,6 +39,7 @@ pub struct Workload {
     meetings: BTreeMap<String, BTreeSet<String>>,
     /// Who met in an attempt whose ranks are told how many they are, by the UID of their owner and the attempt.
     met_in: BTreeMap<(String, String), BTreeSet<String>>,
+    told: Told,
 }
 
 /// What a container does by itself.
@@ -42,6 +49,8 @@ pub enum Step {
     End(End),
     /// It has written a checkpoint, and says so on its pod: namespace and name.
     Checkpoint(String, String),
+    /// It tells how far it has come, on its pod.
+    Tell(Tell),
 }
 
 /// A container ends by itself.
@@ -72,12 +81,29 @@ impl Workload {
         let mut steps = Vec::new();
         for (name, node) in nodes {
             for (pod, container) in &node.containers {
-                if self.hung.contains(pod) || serves(api, pod, owners) {
+                if self.hung.contains(pod) {
+                    continue;
+                }
+                let object = api.pod_by_uid(pod);
+                let shape = object.and_then(|object| owners.shape_of(object));
+                if shape.is_some_and(|shape| !shape.owner.is_finite()) {
                     continue;
                 }
                 let has_met = self.met.contains(pod);
+                if let (true, Some(object), Some(shape)) = (has_met, object, shape) {
+                    match self.told.next(now, api, object, shape) {
+                        Some(Now::Tells(tell)) => steps.push(Step::Tell(tell)),
+                        Some(Now::Stalls) => {
+                            let meeting = self.meetings.get(&shape.name);
+                            self.hung.extend(meeting.into_iter().flatten().cloned());
+                            self.hung.insert(pod.clone());
+                            continue;
+                        }
+                        None => {}
+                    }
+                }
                 let patience = if has_met {
-                    WORK_MILLISECONDS
+                    work_milliseconds(shape)
                 } else {
                     RENDEZVOUS_MILLISECONDS
                 };
@@ -101,14 +127,29 @@ impl Workload {
         }
     }
 
+    /// A container has told how far it has come.
+    pub fn note_told(&mut self, now: u64, tell: &Tell) {
+        self.told.note(now, tell);
+    }
+
     /// When time alone will make a step possible.
-    pub fn wakes_at(&self, now: u64, nodes: &BTreeMap<String, GpuNode>) -> Option<u64> {
+    pub fn wakes_at(
+        &self,
+        now: u64,
+        api: &ApiServer,
+        nodes: &BTreeMap<String, GpuNode>,
+        owners: &Owners,
+    ) -> Option<u64> {
         nodes
             .values()
-            .flat_map(|node| node.containers.values())
-            .flat_map(|container| {
-                [WORK_MILLISECONDS, RENDEZVOUS_MILLISECONDS]
-                    .map(|patience| container.started_at + patience)
+            .flat_map(|node| &node.containers)
+            .flat_map(|(pod, container)| {
+                let shape = api.pod_by_uid(pod).and_then(|pod| owners.shape_of(pod));
+                let ends = [work_milliseconds(shape), RENDEZVOUS_MILLISECONDS]
+                    .map(|patience| container.started_at + patience);
+                let tells = self.told.again_at(pod);
+                let tells = tells.filter(|_| !self.hung.contains(pod));
+                ends.into_iter().chain(tells)
             })
             .filter(|at| *at > now)
             .min()
@@ -250,8 +291,8 @@ fn checkpoint(api: &ApiServer, pod: &str) -> Option<Step> {
     })
 }
 
-/// Whether it is a rank of a service.
-fn serves(api: &ApiServer, pod: &str, owners: &Owners) -> bool {
-    let shape = api.pod_by_uid(pod).and_then(|pod| owners.shape_of(pod));
-    shape.is_some_and(|shape| !shape.owner.is_finite())
+/// How long a rank works, if it is known of which gang it is.
+fn work_milliseconds(shape: Option<&GangShape>) -> u64 {
+    let seconds = shape.and_then(|shape| shape.ranks.work_seconds);
+    seconds.map_or(WORK_MILLISECONDS, |seconds| seconds * 1_000)
 }

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, Reason, keys};
 use muster_dra_driver::faults::FaultClass;
+use muster_protocol::OnCordon;
 use muster_sim::{
     faults::Faults,
     invariants::Violation,
@@ -96,6 +97,7 @@ fn scenario() -> Scenario {
         hardships: Hardships::named("BrokenDevices").unwrap_or_default(),
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
+        on_cordon: OnCordon::Nothing,
     }
 }
 

@@ -16,11 +16,16 @@ const RUNS: u64 = 300;
 /// Enough seeds for every effect to meet every mishap: `cargo xtask simulate` plays more.
 const THOROUGH_RUNS: u64 = 2_000;
 
+/// Hardships that some seeds have besides what is borne.
+const DRAWN_APART: &str = "Drains,Stalls";
+
 /// What has to happen in so many, besides.
-const EVENTFUL: [&str; 13] = [
+const EVENTFUL: [&str; 15] = [
     "admitted after others gave way",
     "admitted again with another number of pods",
     "admitted with fewer pods than all",
+    "evicted: Drained",
+    "evicted: NoProgress",
     "evicted: Preempted",
     "evicted: QuotaShrunk",
     "evicted: TeamStopped",
@@ -42,10 +47,9 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
     let runs = number("MUSTER_RUNS").unwrap_or(RUNS);
     let first = number("MUSTER_SEED").unwrap_or(1);
     // Names of what only an eviction puts right, or `all` of it.
-    let hardships = match std::env::var("MUSTER_HARDSHIPS") {
-        Ok(names) => Hardships::named(&names).expect("names of hardships"),
-        Err(_) => Hardships::borne(),
-    };
+    let names = std::env::var("MUSTER_HARDSHIPS");
+    let names = names.as_deref().unwrap_or(DRAWN_APART);
+    let hardships = Hardships::named(names).expect("names of hardships");
     let options = Options {
         hardships: Some(hardships.clone()),
         trace_lines: number("MUSTER_TRACE").and_then(|lines| usize::try_from(lines).ok()),

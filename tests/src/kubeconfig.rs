@@ -69,8 +69,20 @@ fn content(cluster: &Value, user: &Value) -> Value {
 
 /// A client that speaks as the file says. Proxy variables of the environment do not count.
 pub async fn client(file: &Path) -> Result<Client> {
+    Ok(Client::try_from(config(file).await?)?)
+}
+
+/// The same, and the first answer is the answer. [`client`] asks again for minutes where the API server says that there are too many requests, which
+/// is also what it says to an eviction that a PodDisruptionBudget forbids.
+pub async fn client_that_asks_once(file: &Path) -> Result<Client> {
+    let mut config = config(file).await?;
+    config.default_retry = false;
+    Ok(Client::try_from(config)?)
+}
+
+async fn config(file: &Path) -> Result<Config> {
     let read = Kubeconfig::read_from(file)?;
     let mut config = Config::from_custom_kubeconfig(read, &KubeConfigOptions::default()).await?;
     config.proxy_url = None;
-    Ok(Client::try_from(config)?)
+    Ok(config)
 }

@@ -6,6 +6,7 @@
 //! | [`cluster`] | the whole: control plane, nodes and Muster, started and stopped together |
 //! | [`control_plane`] | etcd, kube-apiserver, kube-controller-manager and kube-scheduler as processes |
 //! | [`node`] | a rootless kubelet with its process runtime, in a namespace of its own |
+//! | [`node_state`] | what the objects of a node say of it, and taints |
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
 //! | [`recovery_bench`] | how long it takes from a fault to the whole gang running again |
 //! | [`faults`] | faults of GPUs: injected, waited for, mended |
@@ -45,6 +46,7 @@ pub mod kubernetes;
 pub mod kueue;
 pub mod loopback;
 pub mod node;
+pub mod node_state;
 pub mod observer;
 pub mod pki;
 pub mod preflight;

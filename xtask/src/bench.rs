@@ -87,6 +87,9 @@ enum Bench {
         /// Faults of each case. [default: 50]
         #[arg(long)]
         runs: Option<u32>,
+        /// Gangs that run, and lose a GPU, at one time: 1 or 2. Less time in all; the report says so. [default: 1]
+        #[arg(long)]
+        side_by_side: Option<u32>,
         /// GRACE:DIED: seconds of grace that ranks take (0 or 30) and how many die with their GPU (a number, or all). May be repeated.
         /// [default: all eight]
         #[arg(long = "case", value_name = "GRACE:DIED")]
@@ -97,7 +100,7 @@ enum Bench {
         /// Shortens what decides about lost nodes; the report says so.
         #[arg(long)]
         quick: bool,
-        /// Writes what was measured as JSON, after each case anew.
+        /// Writes what was measured as JSON, after each run anew.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
     },
@@ -191,6 +194,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         }
         Bench::Recovery {
             runs,
+            side_by_side,
             cases,
             node_loss_runs,
             quick,
@@ -198,7 +202,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         } => {
             prerequisites::check()?;
             run_program(&mut command, "muster-recovery");
-            for (name, number) in [("--runs", runs), ("--node-loss-runs", node_loss_runs)] {
+            for (name, number) in [
+                ("--runs", runs),
+                ("--side-by-side", side_by_side),
+                ("--node-loss-runs", node_loss_runs),
+            ] {
                 if let Some(number) = number {
                     command.args([name, &number.to_string()]);
                 }

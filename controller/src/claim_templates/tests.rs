@@ -1,3 +1,5 @@
+use std::sync::{Arc, Mutex};
+
 use http::{Request, Response};
 use kube::client::Body;
 use muster_cluster::object::ObjectKey;
@@ -5,7 +7,7 @@ use muster_cluster::shorthand::Shorthand;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::scripted_api::{ScriptedApi, failure};
+use crate::scripted_api::{ScriptedApi, breaks_off, failure};
 
 fn shorthand() -> Shorthand {
     let annotations = [(keys::GPUS.to_owned(), "2".to_owned())].into();
@@ -153,4 +155,15 @@ async fn a_namespace_that_is_not_answered_for_holds_up_no_other() {
     running.waiting.observe(&pod("ml", "a"));
     pass(1).await;
     assert_eq!(*made.lock().unwrap(), [PATH]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_makes_a_template_and_breaks_off_takes_the_keeper_along() {
+    let (keeper, waiting, _refused) = Keeper::new();
+    waiting.observe(&pod("ml", "a"));
+    let api = ScriptedApi::new([breaks_off()]);
+    let keeping = tokio::spawn(keeper.keep(api.client()));
+    let ended = tokio::time::timeout(Duration::from_mins(1), keeping).await;
+    let broke_off = ended.is_ok_and(|ended| ended.is_err_and(|broken| broken.is_panic()));
+    assert!(broke_off, "it goes on, and nobody sees to that one");
 }

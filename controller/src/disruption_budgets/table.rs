@@ -8,13 +8,17 @@ use std::{
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::{core::Selector, runtime::watcher};
 use muster_api::Gang;
-use muster_cluster::{index::NamespacedName, object::ObjectKey};
+use muster_cluster::{
+    index::NamespacedName,
+    object::{Change, Kind, Object, ObjectKey},
+};
 
 use super::budget::{Ours, Wanted, Whose};
+use crate::shared_table::Observe;
 
 /// What is known, and which gangs are to be seen to.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub struct Table {
     /// Whether gangs are moved, so that budgets are wanted at all.
     pub(super) moves_gangs: bool,
     pub(super) gangs_are_listed: bool,
@@ -56,14 +60,37 @@ pub(super) enum Step {
     },
 }
 
+impl Observe for Table {
+    /// Changes of Gangs; all others are nothing to it. Budgets are watched by the keeper itself.
+    fn observe(&mut self, change: &Change) -> bool {
+        match change {
+            Change::Applied(Object::Gang(gang)) => self.apply_gang(gang),
+            Change::Deleted(key) if key.kind == Kind::Gang => {
+                self.forget_gang(NamespacedName::new(&*key.namespace, &*key.name))
+            }
+            Change::ListedKeys(Kind::Gang, keys) => self.keep_gangs(keys),
+            Change::Listed(Kind::Gang, objects) => {
+                let keys = objects.iter().map(Object::key).collect();
+                for object in objects {
+                    if let Object::Gang(gang) = object {
+                        self.apply_gang(gang);
+                    }
+                }
+                self.keep_gangs(&keys)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl Table {
-    pub(super) fn apply_gang(&mut self, gang: &Gang) -> bool {
+    fn apply_gang(&mut self, gang: &Gang) -> bool {
         let wanted = self.moves_gangs.then(|| Wanted::of(gang)).flatten();
         self.set_wanted(NamespacedName::of(&gang.metadata), wanted)
     }
 
     /// Whether that is news.
-    pub(super) fn set_wanted(&mut self, gang: NamespacedName, wanted: Option<Wanted>) -> bool {
+    fn set_wanted(&mut self, gang: NamespacedName, wanted: Option<Wanted>) -> bool {
         if self.wanted.get(&gang) == wanted.as_ref() {
             return false;
         }
@@ -76,7 +103,7 @@ impl Table {
     }
 
     /// A Gang is gone; whether that is news.
-    pub(super) fn forget_gang(&mut self, gang: NamespacedName) -> bool {
+    fn forget_gang(&mut self, gang: NamespacedName) -> bool {
         self.told.remove(&gang);
         self.set_wanted(gang, None)
     }
@@ -93,7 +120,7 @@ impl Table {
     }
 
     /// A list of all Gangs is complete: what it does not name is gone.
-    pub(super) fn keep_gangs(&mut self, keys: &BTreeSet<ObjectKey>) -> bool {
+    fn keep_gangs(&mut self, keys: &BTreeSet<ObjectKey>) -> bool {
         let names: BTreeSet<NamespacedName> = keys
             .iter()
             .map(|key| NamespacedName::new(&*key.namespace, &*key.name))

@@ -58,6 +58,33 @@ async fn a_leader_whose_lease_is_lost_ends_at_once_whatever_is_under_way() {
     assert_eq!(lost_at.elapsed(), Duration::ZERO);
 }
 
+/// As after a poll that took longer than all that: of what happened meanwhile only the last is to be seen.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_lost_and_is_won_again_is_lost() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    for lost_after in [Duration::ZERO, LIMIT, 2 * LIMIT] {
+        let (leader, lease) = leader();
+        let leading = tokio::spawn(leader.lead());
+        tokio::time::sleep(lost_after).await;
+        lease.send_replace(Leadership::Follower);
+        lease.send_replace(Leadership::Leader);
+        let end = tokio::time::timeout(LIMIT, leading).await;
+        let end = end.expect("it leads on").unwrap();
+        assert!(matches!(end, Err(End::LeaseLost)), "{end:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_lease_nobody_renews_any_more_ends() {
+    const LIMIT: Duration = Duration::from_secs(5);
+    let (leader, lease) = leader();
+    let leading = tokio::spawn(leader.lead());
+    tokio::time::sleep(LIMIT).await;
+    drop(lease);
+    let end = tokio::time::timeout(LIMIT, leading).await.unwrap().unwrap();
+    assert!(matches!(end, Err(End::LeaseLost)), "{end:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_is_told_to_stop_ends_well() {
     let (leader, _lease) = leader();

@@ -255,11 +255,13 @@ impl Work {
     }
 
     /// Whether polls have followed one another for long, up to the last. Not while writes wait for others to be answered: nothing is sent
-    /// while the machine rests.
+    /// while the machine rests. Nor while it reads whole lists, and decides nothing before it has: nothing is taken in either while it rests, and
+    /// watches wait as soon as there is no room for more.
     fn is_busy(&self, polled_at: Instant) -> bool {
         let waits = Lane::ALL.iter().any(|lane| self.waiting.waiting(*lane) > 0);
+        let reads = !self.lists.is_empty();
         let busy = polled_at.saturating_duration_since(self.busy_since);
-        busy >= BUSY_AFTER && !waits && self.next.is_none()
+        busy >= BUSY_AFTER && !waits && !reads && self.next.is_none()
     }
 
     /// Whether the machine has something left to do, which nothing but another poll brings about, or is due by time.
@@ -294,48 +296,36 @@ impl Work {
     }
 
     pub(super) fn start(&mut self) {
-        while let Some(next) = self.next.take().or_else(|| self.waiting.pop()) {
-            let Some(next) = self.unless_expired(next) else {
+        while let Some((place, (effect, since))) = self.next.take().or_else(|| self.waiting.pop()) {
+            if has_expired(&effect.write, since) {
+                self.waiting.finished(&place);
+                self.machine.settle(effect.id, Outcome::Unknown);
                 continue;
-            };
+            }
             if !self.pace.take() {
-                self.next = Some(next);
+                self.next = Some((place, (effect, since)));
                 break;
             }
-            let (place, (effect, since)) = next;
             self.metrics.sent(place.lane, since.elapsed());
-            self.spawn(place, effect);
+            self.spawn(place, effect, since);
         }
         for lane in Lane::ALL {
             self.metrics.set_waiting(lane, self.waiting.waiting(lane));
         }
     }
 
-    /// What has waited for longer than it is right for is not sent; the machine judges it anew.
-    fn unless_expired(
-        &mut self,
-        next: (Place, (Effect, Instant)),
-    ) -> Option<(Place, (Effect, Instant))> {
-        let (place, (effect, since)) = &next;
-        let longest = effect.write.expires_after_seconds();
-        let longest = longest.map(Duration::from_secs);
-        if longest.is_none_or(|longest| since.elapsed() <= longest) {
-            return Some(next);
-        }
-        tracing::warn!(
-            effect = perform::name(&effect.write),
-            object = ?effect.write.target(),
-            "waited too long to be sent, and is judged anew"
-        );
-        self.waiting.finished(place);
-        self.machine.settle(effect.id, Outcome::Unknown);
-        None
-    }
-
-    fn spawn(&mut self, place: Place, effect: Effect) {
+    /// Sends an effect that waits since then, as soon as this thread comes to it: another poll may come first, and take long.
+    fn spawn(&mut self, place: Place, effect: Effect, since: Instant) {
         let performer = self.performer.clone();
         let replaced = self.replaced(&effect.write);
         self.under_way.spawn(async move {
+            if has_expired(&effect.write, since) {
+                return Performed {
+                    place,
+                    effect,
+                    outcome: Outcome::Unknown,
+                };
+            }
             #[cfg(feature = "failpoints")]
             failpoint::before(&effect.write);
             let outcome = performer.perform(&effect.write, replaced.as_deref()).await;
@@ -373,6 +363,20 @@ impl Work {
             _ => None,
         }
     }
+}
+
+/// Whether a write has waited since then for longer than it is right for. It is not sent, and the machine judges it anew.
+fn has_expired(write: &ApiRequest, since: Instant) -> bool {
+    let longest = write.expires_after_seconds().map(Duration::from_secs);
+    let has_expired = longest.is_some_and(|longest| since.elapsed() > longest);
+    if has_expired {
+        tracing::warn!(
+            effect = perform::name(write),
+            object = ?write.target(),
+            "waited too long to be sent, and is judged anew"
+        );
+    }
+    has_expired
 }
 
 #[cfg(test)]
@@ -441,7 +445,8 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_machine_that_is_busy_rests_longer_unless_writes_wait_or_it_left_something_over() {
+    async fn a_machine_that_is_busy_rests_longer_unless_it_waits_for_writes_or_lists_or_left_something_over()
+     {
         let mut work = polled(0);
         tokio::time::advance(BUSY_AFTER).await;
         let polled_at = Instant::now();
@@ -450,9 +455,16 @@ mod tests {
         work.rest = BREATH;
         assert_eq!(work.rests_until(), Some(polled_at + BREATH));
         work.rest = REST;
+        work.lists.insert(Kind::Pod, EffectId(1));
+        assert_eq!(work.rests_until(), Some(polled_at + REST), "a list");
+        work.lists.clear();
+        // No limit says when it may be sent, so it is sent at the end of the rest.
+        work.next = Some(call(2));
+        assert_eq!(work.rests_until(), Some(polled_at + REST), "the next");
+        work.next = None;
         let (place, call) = call(1);
         assert!(work.waiting.push(&place, call).is_none());
-        assert_eq!(work.rests_until(), Some(polled_at + REST));
+        assert_eq!(work.rests_until(), Some(polled_at + REST), "a write");
     }
 
     #[tokio::test(start_paused = true)]
@@ -480,6 +492,44 @@ mod tests {
             work.start();
             assert_eq!(work.under_way.len(), sent, "{waited_seconds} s");
             assert_eq!(work.waiting.waiting(place.lane), 0);
+        }
+    }
+
+    /// The thread that is to send it polls the machine first, and a poll may be long.
+    #[tokio::test(start_paused = true)]
+    async fn nor_by_what_was_read_long_before_its_call_is_begun() {
+        for (waited_seconds, is_given_up) in [(10, false), (11, true)] {
+            let mut work = polled(1_000);
+            let key = ObjectKey {
+                kind: Kind::Pod,
+                namespace: "ml".to_owned(),
+                name: "train-0".to_owned(),
+            };
+            let force = ApiRequest::ForceDeletePod {
+                key,
+                uid: "uid".to_owned(),
+                resource_version: "7".to_owned(),
+            };
+            let effect = Effect {
+                id: EffectId(1),
+                write: Arc::new(force),
+            };
+            let place = Place::of(&effect.write, work.machine.index());
+            let waits = (effect, Instant::now());
+            assert!(work.waiting.push(&place, waits).is_none());
+            work.start();
+            assert_eq!(work.under_way.len(), 1);
+            // Its task has not begun yet.
+            tokio::time::advance(Duration::from_secs(waited_seconds)).await;
+            tokio::task::yield_now().await;
+            // The API server answers nothing.
+            let performed = work.under_way.try_join_next();
+            assert_eq!(performed.is_some(), is_given_up, "{waited_seconds} s");
+            if let Some(performed) = performed {
+                let performed = performed.unwrap();
+                assert!(matches!(performed.outcome, Outcome::Unknown));
+                work.settle(performed);
+            }
         }
     }
 

@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use super::*;
-use crate::scripted_api::{ScriptedApi, failure};
+use crate::scripted_api::{ScriptedApi, breaks_off, failure};
 
 fn node(name: &str, uid: &str, conditions: &Value) -> Change {
     let node =
@@ -183,4 +185,17 @@ async fn a_write_names_our_conditions_and_the_uid_and_is_repeated_until_it_succe
         assert_eq!(conditions[0]["type"], "muster.dev/GPUFault");
         assert_eq!(conditions[0]["status"], "True");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_writes_a_condition_and_breaks_off_takes_the_keeper_along() {
+    let (keeper, reported) = Keeper::new();
+    reported.observe(&node("n", "u", &json!([])));
+    let faults = json!([fault("gpu-3", "Reset", "XID 48")]);
+    reported.observe(&devices("n", "u", &json!({ "faults": faults })));
+    let api = ScriptedApi::new([breaks_off()]);
+    let keeping = tokio::spawn(keeper.keep(api.client()));
+    let ended = tokio::time::timeout(Duration::from_mins(1), keeping).await;
+    let broke_off = ended.is_ok_and(|ended| ended.is_err_and(|broken| broken.is_panic()));
+    assert!(broke_off, "it goes on, and nobody sees to that one");
 }

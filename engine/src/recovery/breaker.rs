@@ -1,4 +1,4 @@
-//! How many nodes may be drained in a while: more at once are rather a false alarm than so many broken machines.
+//! How many nodes may be evacuated in a while: more at once are rather a false alarm than so many broken machines.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::names::{NodeName, Timestamp};
 
-/// How many nodes may be drained within a window.
+/// How many nodes may be evacuated within a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerLimits {
     /// Share of the nodes with devices, in percent, rounded down.
@@ -16,10 +16,10 @@ pub struct BreakerLimits {
     pub least_nodes: usize,
 }
 
-/// That more nodes would be drained than may be.
+/// That more nodes would be evacuated than may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooManyNodes {
-    /// How many it would be, those that were drained within the window included.
+    /// How many it would be, those that were evacuated within the window included.
     pub wanted: usize,
     /// How many may be.
     pub most: usize,
@@ -44,7 +44,7 @@ impl BreakerLimits {
         least_nodes: 2,
     };
 
-    /// How many of so many nodes may be drained within a window.
+    /// How many of so many nodes may be evacuated within a window.
     pub fn most_nodes(self, nodes: usize) -> usize {
         let share = usize::try_from(self.share_percent).unwrap_or(usize::MAX);
         // Divided first where the product would be too large; nobody has so many nodes.
@@ -54,15 +54,15 @@ impl BreakerLimits {
         part.max(self.least_nodes)
     }
 
-    /// Whether these may be drained as well, of so many nodes. All that are wanted count together: a false alarm on many nodes stops
+    /// Whether these may be evacuated as well, of so many nodes. All that are wanted count together: a false alarm on many nodes stops
     /// before the first.
     pub fn judge(
         self,
         nodes: usize,
-        drained: &BTreeSet<NodeName>,
+        evacuated: &BTreeSet<NodeName>,
         wanted: &BTreeSet<NodeName>,
     ) -> Result<(), TooManyNodes> {
-        let wanted = drained.union(wanted).count();
+        let wanted = evacuated.union(wanted).count();
         let most = self.most_nodes(nodes);
         if wanted <= most {
             return Ok(());
@@ -75,15 +75,15 @@ impl BreakerLimits {
     }
 }
 
-/// Since when it is known that nodes were drained. It is counted from when their record was first seen, whatever time that names: a clock that
-/// is set lets nobody drain more.
+/// Since when it is known that nodes were evacuated. It is counted from when their record was first seen, whatever time that names: a clock that
+/// is set lets nobody evacuate more.
 #[derive(Clone, Debug, Default)]
 pub struct BreakerWindow {
     seen: BTreeMap<(NodeName, Timestamp), u64>,
 }
 
 impl BreakerWindow {
-    /// Takes in the whole record: which nodes were drained, and when by the clock of whoever recorded it. What is not recorded any more is
+    /// Takes in the whole record: which nodes were evacuated, and when by the clock of whoever recorded it. What is not recorded any more is
     /// forgotten.
     pub fn read(
         &mut self,
@@ -115,8 +115,8 @@ impl BreakerWindow {
         ends.filter(|end| *end > now).min()
     }
 
-    /// The nodes that were drained within so many seconds.
-    pub fn drained(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
+    /// The nodes that were evacuated within so many seconds.
+    pub fn evacuated(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
         let entries = self.seen.keys();
         let counted = entries.filter(|entry| self.counts(entry, window_seconds, now));
         counted.map(|(node, _)| node.clone()).collect()
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifth_of_the_nodes_may_be_drained_and_two_always() {
+    fn a_fifth_of_the_nodes_may_be_evacuated_and_two_always() {
         for (of, most) in [
             (0, 2),
             (1, 2),
@@ -150,15 +150,15 @@ mod tests {
     #[test]
     fn s9_one_node_beyond_the_limit_is_too_many_and_the_same_one_again_is_none_more() {
         let limits = BreakerLimits::SHIPPED;
-        let drained = nodes(0..2);
-        assert_eq!(limits.judge(15, &drained, &nodes(0..2)), Ok(()));
-        assert_eq!(limits.judge(15, &drained, &nodes(2..3)), Ok(()));
+        let evacuated = nodes(0..2);
+        assert_eq!(limits.judge(15, &evacuated, &nodes(0..2)), Ok(()));
+        assert_eq!(limits.judge(15, &evacuated, &nodes(2..3)), Ok(()));
         let too_many = TooManyNodes {
             wanted: 4,
             most: 3,
             of: 15,
         };
-        assert_eq!(limits.judge(15, &drained, &nodes(2..4)), Err(too_many));
+        assert_eq!(limits.judge(15, &evacuated, &nodes(2..4)), Err(too_many));
         let none = limits.judge(15, &BTreeSet::new(), &nodes(0..9));
         assert!(none.is_err(), "a false alarm stops before the first");
     }
@@ -170,18 +170,22 @@ mod tests {
         window.read([entry(5)], 1_000);
         window.read([entry(5)], 1_400);
         assert!(window.has(&entry(5)) && !window.has(&entry(6)));
-        assert_eq!(window.drained(600, 1_599).len(), 1, "until its last second");
+        assert_eq!(
+            window.evacuated(600, 1_599).len(),
+            1,
+            "until its last second"
+        );
         assert_eq!(window.first_end(600, 1_599), Some(1_600));
-        assert_eq!(window.drained(600, 1_600).len(), 0);
+        assert_eq!(window.evacuated(600, 1_600).len(), 0);
         assert_eq!(window.first_end(600, 1_600), None);
-        // Drained again, it counts anew; in the future or in the past is all the same.
+        // Evacuated again, it counts anew; in the future or in the past is all the same.
         window.read([entry(i64::MAX)], 1_600);
-        assert_eq!(window.drained(600, 2_199).len(), 1);
+        assert_eq!(window.evacuated(600, 2_199).len(), 1);
         // A new leader counts all of it anew.
         let mut other = BreakerWindow::default();
         other.read([entry(5)], 7);
-        assert_eq!(other.drained(600, 606).len(), 1);
+        assert_eq!(other.evacuated(600, 606).len(), 1);
         other.read([], 8);
-        assert_eq!(other.drained(600, 8).len(), 0);
+        assert_eq!(other.evacuated(600, 8).len(), 0);
     }
 }

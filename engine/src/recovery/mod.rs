@@ -1,4 +1,4 @@
-//! What faults of devices cost: which gangs are restarted for them, and how many nodes may be drained in a while.
+//! What faults of devices cost: which gangs are restarted for them, and how many nodes may be evacuated in a while.
 //!
 //! What may be wrong with a device, and what that asks of whoever holds it, is said in [`fault`]; whether an attempt is to be
 //! evicted, and why not if not, in [`decide`]; how often a gang is started anew after its own pods failed in [`restarts`]; whether a pod that does not die is deleted by force in [`may_force`]; whether a gang is moved away from what is drained by hand in [`drain`](mod@drain); how many nodes may be concerned in a window of time in [`breaker`]. Nothing here reads a

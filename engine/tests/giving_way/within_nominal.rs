@@ -156,3 +156,47 @@ fn what_others_give_way_for_it_has_though_gangs_of_its_team_borrow_by_then() {
         "for it nothing was kept"
     );
 }
+
+/// By the same right each time. It is no circle: the other one gets a rank done by it, and has as many attempts as ranks at most.
+#[test]
+fn a_gang_that_borrows_gives_way_to_every_attempt_of_one_that_does_its_work_rank_by_rank() {
+    const RANKS: usize = 6;
+    let mut state = lending(6, [1, 5]);
+    let mut high = with_priority(9, within_nominal(gang("high", "a", RANKS, 1)));
+    high.min_count = Some(1);
+    let mut low = gang("low", "a", 1, 4);
+    assert!(run(&mut state, &high));
+    let mut gave_way = 0;
+    for done in 1..=RANKS {
+        assert!(run(&mut state, &low), "{}", why(&state, "low"));
+        // The one rank that it started with has ended.
+        state.apply(Update::HoldGone(high.pods.remove(0).uid));
+        if done == RANKS {
+            break;
+        }
+        high.attempt += 1;
+        submit(&mut state, [high.clone()]);
+        let decisions = decide(&mut state);
+        assert!(decisions.admissions.is_empty(), "{decisions:?}");
+        let victims = decisions.preemptions.iter().flat_map(|it| &it.victims);
+        let victims: Vec<&str> = victims.map(|it| it.gang.as_str()).collect();
+        assert_eq!(victims, ["low"], "{done} ranks are done");
+        gave_way += 1;
+        ends(&mut state, &low);
+        low.attempt += 1;
+        let decisions = decide(&mut state);
+        assert!(decisions.preemptions.is_empty(), "{decisions:?}");
+        assert_eq!(admitted(&decisions), ["high"]);
+        let [admission] = decisions.admissions.as_slice() else {
+            panic!("one admission, not {:?}", decisions.admissions);
+        };
+        assert_eq!(admission.pods.len(), 1, "its Team has no more");
+        runs(&mut state, &high, admission);
+    }
+    assert_eq!(gave_way, RANKS - 1);
+    let decisions = decide(&mut state);
+    assert!(
+        decisions.preemptions.is_empty() && decisions.admissions.is_empty(),
+        "{decisions:?}"
+    );
+}

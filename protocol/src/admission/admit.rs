@@ -150,7 +150,7 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
     };
     let limit = context.config.ledger_bytes;
     is_changed |= settles || breaker.is_some();
-    // Which nodes were drained takes no room of those that are to be given something.
+    // Which nodes were evacuated takes no room of those that are to be given something.
     let empty = INTENTS_FIELD_BYTES
         + bytes(&LedgerSpec {
             leader_epoch: after.leader_epoch,
@@ -354,7 +354,7 @@ struct Evicts {
 
 /// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
 /// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Those of gangs that make no progress enter on as many
-/// nodes as may be concerned at a time, Team by Team. Where the nodes that would be drained without proof are too
+/// nodes as may be concerned at a time, Team by Team. Where the nodes that would be evacuated without proof are too
 /// many, counted together, none of their evictions enters, and the circuit breaker opens; where that hangs on answers of the store, they are waited for.
 fn evicts(context: PollContext<'_>) -> Evicts {
     let room = context.config.evict_bytes;
@@ -364,17 +364,17 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         return evicts;
     }
     let due = evictions_in_turns(context);
-    let drains =
-        |cause: &PendingReason, plan: &Arc<Plan>| breaker::drains(context, plan, cause.reason);
+    let evacuates =
+        |cause: &PendingReason, plan: &Arc<Plan>| breaker::evacuates(context, plan, cause.reason);
     let governed = due
         .iter()
-        .filter_map(|&(_, cause, plan)| drains(cause, plan));
+        .filter_map(|&(_, cause, plan)| evacuates(cause, plan));
     let wanted: BTreeSet<String> = governed.flatten().collect();
     let judged = breaker::judge(context, &wanted);
     let opens = judged.err().filter(|_| !wanted.is_empty());
     let is_halted = context.breaker.halt_text().is_some();
     let is_held_back = opens.is_some() || is_halted || breaker::awaits_answers(context, &wanted);
-    let mut drained = BTreeSet::new();
+    let mut evacuated = BTreeSet::new();
     let mut stalled = BTreeSet::new();
     let mut stalled_room = StalledRoom::of(context);
     let standing = context
@@ -394,11 +394,11 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         if preempt::is_spared(context, cause.reason, &plan.gang_uid) {
             continue;
         }
-        let drains = drains(cause, plan);
+        let evacuates = evacuates(cause, plan);
         let stalls_on = breaker::stalls_on(plan, cause.reason);
         // The breaker counts no drain by hand; it opens over none, and over whatever else it opens, nobody is moved.
         let is_moved = cause.reason == Reason::Drained;
-        if is_held_back && (drains.is_some() || stalls_on.is_some() || is_moved) {
+        if is_held_back && (evacuates.is_some() || stalls_on.is_some() || is_moved) {
             continue;
         }
         if stalls_on.is_some_and(|node| !stalled_room.has(node)) {
@@ -417,7 +417,7 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         } else {
             bytes += own;
         }
-        drained.extend(drains.into_iter().flatten());
+        evacuated.extend(evacuates.into_iter().flatten());
         if let Some(node) = stalls_on {
             stalled_room.take(node);
             stalled.insert(node.to_owned());
@@ -425,8 +425,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         evicts.intents.insert(key.clone(), intent);
     }
     let opens = opens.filter(|_| !is_halted);
-    if opens.is_some() || !drained.is_empty() || !stalled.is_empty() {
-        evicts.breaker = Some(breaker::after(context, &drained, &stalled, opens));
+    if opens.is_some() || !evacuated.is_empty() || !stalled.is_empty() {
+        evicts.breaker = Some(breaker::after(context, &evacuated, &stalled, opens));
     }
     evicts
 }

@@ -9,7 +9,7 @@ use muster_cluster::{
 };
 use muster_engine::{Elsewhere, NodeName};
 
-use super::{Drained, as_asked};
+use super::{as_asked, drained::Drained};
 use crate::{EffectId, admission::plan::Plan, faults, poll_context::PollContext};
 
 /// After how many seconds it is looked for a place again, or read again what did not say that it is drained.

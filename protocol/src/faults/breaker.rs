@@ -1,7 +1,7 @@
 //! How many nodes gangs were evicted for within a window, as the Ledger records it, and whether that was too much.
 //!
-//! **One write.** What is drained is recorded by the very write that commits the evictions, conditional on the Ledger as it was seen. So of
-//! two leaders one conflicts, with its evictions and with its count; nothing is drained that is not counted, and nothing counted twice.
+//! **One write.** What is evacuated is recorded by the very write that commits the evictions, conditional on the Ledger as it was seen. So of
+//! two leaders one conflicts, with its evictions and with its count; nothing is evacuated that is not counted, and nothing counted twice.
 //!
 //! **Who else writes**: a person, by `muster-controller reset-breaker`, conditional on the same version. Whoever comes second sees what the
 //! other wrote.
@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use muster_api::{Breaker, DrainedNode, Ledger, Reason};
+use muster_api::{Breaker, EvacuatedNode, Ledger, Reason};
 use muster_engine::{
     self as engine, NodeName,
     recovery::{BreakerWindow, TooManyNodes},
@@ -95,7 +95,7 @@ impl BreakerView {
         !std::mem::replace(&mut self.is_dropped, true)
     }
 
-    /// Why nothing is evicted without proof, whatever the mode, for people: it is open, or nobody could say how many nodes were drained.
+    /// Why nothing is evicted without proof, whatever the mode, for people: it is open, or nobody could say how many nodes were evacuated.
     pub(crate) fn halt_text(&self) -> Option<String> {
         if self.is_dropped {
             return Some(
@@ -111,9 +111,9 @@ impl BreakerView {
         ))
     }
 
-    /// The nodes that were drained within so many seconds.
-    pub(crate) fn drained(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
-        self.window.drained(window_seconds, now)
+    /// The nodes that were evacuated within so many seconds.
+    pub(crate) fn evacuated(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
+        self.window.evacuated(window_seconds, now)
     }
 }
 
@@ -131,7 +131,7 @@ impl StalledRoom {
         let now = context.now.monotonic_seconds;
         let stalled = &context.breaker.stalled;
         Self {
-            counted: stalled.drained(recovery.breaker_window_seconds, now),
+            counted: stalled.evacuated(recovery.breaker_window_seconds, now),
             most: recovery
                 .breaker
                 .most_nodes(context.health.nodes_with_devices()),
@@ -167,20 +167,20 @@ pub(crate) fn no_room_for_stalled(context: PollContext<'_>, node: &str) -> Optio
     ))
 }
 
-fn entry(drained: &DrainedNode) -> (NodeName, engine::Timestamp) {
-    let at = engine::Timestamp(drained.at.0.as_second());
-    (drained.node.as_str().into(), at)
+fn entry(evacuated: &EvacuatedNode) -> (NodeName, engine::Timestamp) {
+    let at = engine::Timestamp(evacuated.at.0.as_second());
+    (evacuated.node.as_str().into(), at)
 }
 
-/// The nodes that are drained by evicting the attempt for that reason; `None`: the breaker has no say.
-pub(crate) fn drains(
+/// The nodes that are evacuated by evicting the attempt for that reason; `None`: the breaker has no say.
+pub(crate) fn evacuates(
     context: PollContext<'_>,
     plan: &Plan,
     reason: Reason,
 ) -> Option<BTreeSet<String>> {
     match reason {
         Reason::DeviceFault => Some(held::faulty_nodes(context, plan)),
-        Reason::NodeLost => loss::drains_without_proof(context, plan),
+        Reason::NodeLost => loss::evacuated_without_proof(context, plan),
         _ => None,
     }
 }
@@ -192,22 +192,22 @@ pub(crate) fn stalls_on(plan: &Plan, reason: Reason) -> Option<&str> {
     (reason == Reason::NoProgress).then_some(first.node.name.as_str())
 }
 
-/// Whether these nodes may be drained beside those that were.
+/// Whether these nodes may be evacuated beside those that were.
 pub(crate) fn judge(
     context: PollContext<'_>,
     wanted: &BTreeSet<String>,
 ) -> Result<(), TooManyNodes> {
     let recovery = &context.config.recovery;
     let now = context.now.monotonic_seconds;
-    let mut drained = context
+    let mut evacuated = context
         .breaker
-        .drained(recovery.breaker_window_seconds, now);
-    if context.bugs.has(InjectedBug::DrainedNotCounted) {
-        drained.clear();
+        .evacuated(recovery.breaker_window_seconds, now);
+    if context.bugs.has(InjectedBug::EvacuatedNotCounted) {
+        evacuated.clear();
     }
     let wanted = wanted.iter().map(|node| node.as_str().into()).collect();
     let nodes = context.health.nodes_with_devices();
-    recovery.breaker.judge(nodes, &drained, &wanted)
+    recovery.breaker.judge(nodes, &evacuated, &wanted)
 }
 
 /// Whether the store is being asked about so many more nodes that it would be too many, if it confirmed them all. A read is under way for as long as
@@ -227,7 +227,7 @@ pub(crate) fn pruned(context: PollContext<'_>) -> Breaker {
 /// The record as it is after gangs were evicted for these nodes, and it was opened perhaps. What does not count any more is left out.
 pub(crate) fn after(
     context: PollContext<'_>,
-    drained: &BTreeSet<String>,
+    evacuated: &BTreeSet<String>,
     stalled: &BTreeSet<String>,
     opens: Option<TooManyNodes>,
 ) -> Breaker {
@@ -239,15 +239,15 @@ pub(crate) fn after(
     // The API server keeps whole seconds.
     let wall = Timestamp::from_second(context.now.wall.as_second());
     let wall = Time(wall.unwrap_or(context.now.wall));
-    let added = |counted: &BreakerWindow, known: &[DrainedNode], nodes: &BTreeSet<String>| {
+    let added = |counted: &BreakerWindow, known: &[EvacuatedNode], nodes: &BTreeSet<String>| {
         let known = known.iter().filter(|known| {
             counted.counts(&entry(known), window, now) && !nodes.contains(&known.node)
         });
-        let new = nodes.iter().map(|node| DrainedNode {
+        let new = nodes.iter().map(|node| EvacuatedNode {
             node: node.clone(),
             at: wall.clone(),
         });
-        let mut entries: Vec<DrainedNode> = known.cloned().chain(new).collect();
+        let mut entries: Vec<EvacuatedNode> = known.cloned().chain(new).collect();
         entries.sort_by(|one, other| one.node.cmp(&other.node));
         entries
     };
@@ -255,7 +255,7 @@ pub(crate) fn after(
     let opened_at = record.opened_at.clone();
     let message = record.message.clone();
     Breaker {
-        drained: added(&view.window, &record.drained, drained),
+        drained: added(&view.window, &record.drained, evacuated),
         stalled: added(&view.stalled, &record.stalled, stalled),
         message: message.or_else(|| opens.map(|too_many| format!("{too_many} within {window} s"))),
         opened_at: opened_at.or_else(|| opens.map(|_| wall)),
@@ -273,13 +273,13 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn ledger(version: &str, drained: &[(&str, i64)]) -> Ledger {
-        let drained = drained.iter().map(|(node, at)| DrainedNode {
+    fn ledger(version: &str, evacuated: &[(&str, i64)]) -> Ledger {
+        let evacuated = evacuated.iter().map(|(node, at)| EvacuatedNode {
             node: (*node).to_owned(),
             at: Time(time(*at)),
         });
         let breaker = Breaker {
-            drained: drained.collect(),
+            drained: evacuated.collect(),
             ..Breaker::default()
         };
         let spec = LedgerSpec {
@@ -302,11 +302,11 @@ mod tests {
         view.read(Some(&ledger("1", &[("n0", WALL)])), now(1_000, WALL));
         let both = ledger("2", &[("n0", WALL), ("n1", later)]);
         view.read(Some(&both), now(1_001, later));
-        assert_eq!(view.drained(600, 1_001).len(), 2);
-        assert_eq!(view.drained(600, 1_600).len(), 1);
+        assert_eq!(view.evacuated(600, 1_001).len(), 2);
+        assert_eq!(view.evacuated(600, 1_600).len(), 1);
         // Of what was recorded days before a leader began it knows nothing.
         let mut view = BreakerView::default();
         view.read(Some(&both), now(1_001, later));
-        assert_eq!(view.drained(600, 1_001).len(), 1);
+        assert_eq!(view.evacuated(600, 1_001).len(), 1);
     }
 }

@@ -7,7 +7,7 @@
 //! Reads are few at a time, and go beside the writes that carry out a commit ([`crate::lanes`]). One that is not answered, or does not show the fault, is repeated
 //! after twice the pause: until the watch shows the same, or the fault is there after all. Without an answer nothing is done (S18).
 //!
-//! So many answers come one after the other. Where they may add up to more nodes than may be drained, they are waited for
+//! So many answers come one after the other. Where they may add up to more nodes than may be evacuated, they are waited for
 //! before anybody is evicted ([`super::breaker::awaits_answers`]): else a false alarm would cost as many nodes as may be, and not none. One that
 //! is repeated is not waited for: where some are never answered, whoever has a fault for certain would never be moved.
 

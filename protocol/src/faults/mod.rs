@@ -2,7 +2,7 @@
 //!
 //! What an attempt holds that has a fault is looked up in [`held`], from its claims, what they are allocated, and the taints of that. Whether it
 //! is evicted is the engine's to decide ([`muster_engine::recovery`]). The store is asked first ([`check`]): claims and slices come by
-//! watches of their own. How many nodes may be drained within a window is recorded with the evictions, by the same write
+//! watches of their own. How many nodes may be evacuated within a window is recorded with the evictions, by the same write
 //! ([`breaker`]).
 //!
 //! **Twice, late, never**: an eviction concerns one attempt, and names the fault; a gang is not evicted for the same one again. A fault that is seen late
@@ -23,12 +23,39 @@ pub(crate) fn acts(context: PollContext<'_>) -> bool {
     context.config.recovery.mode == Mode::Enforce
 }
 
-/// Why nothing is ended now without proof, for people; `None`: it is.
-pub(crate) fn held_back(context: PollContext<'_>) -> Option<String> {
-    if acts(context) {
-        return context.breaker.halt_text();
+/// What keeps attempts from being ended now without proof or a user's word, and pods from being deleted by force, whoever consents.
+#[derive(Debug)]
+pub(crate) enum HeldBack {
+    /// Recovery only observes.
+    Observed,
+    /// The circuit breaker halts it: why, for people.
+    Halted(String),
+}
+
+impl HeldBack {
+    /// For people, after what would be done.
+    pub(crate) fn text(&self) -> &str {
+        match self {
+            Self::Observed => "recovery only observes",
+            Self::Halted(why) => why,
+        }
     }
-    Some(Spared::Observed.text().to_owned())
+
+    /// For people, of an attempt that would be evicted.
+    pub(crate) fn of_attempt(&self) -> &str {
+        match self {
+            Self::Observed => Spared::Observed.text(),
+            Self::Halted(why) => why,
+        }
+    }
+}
+
+/// What keeps anything from being ended now without proof; `None`: nothing does.
+pub(crate) fn held_back(context: PollContext<'_>) -> Option<HeldBack> {
+    if acts(context) {
+        return context.breaker.halt_text().map(HeldBack::Halted);
+    }
+    Some(HeldBack::Observed)
 }
 
 /// What the driver of a node is told about resets of its GPUs: they are allowed while one of them has a fault, faults are acted on at all, and the

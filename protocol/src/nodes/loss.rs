@@ -313,7 +313,7 @@ fn lost_ranks(context: PollContext<'_>, plan: &Plan) -> impl Iterator<Item = Los
         if due == Due::BySilence
             && let Some(held_back) = faults::held_back(context)
         {
-            details = format!("{details}; {held_back}");
+            details = format!("{details}; {}", held_back.of_attempt());
         }
         Some(LostRank {
             node: node.clone(),
@@ -327,8 +327,8 @@ fn lost_ranks(context: PollContext<'_>, plan: &Plan) -> impl Iterator<Item = Los
     })
 }
 
-/// The nodes that are drained by evicting the attempt for lost nodes now; `None`: it is proved that one is.
-pub(crate) fn drains_without_proof(
+/// The nodes that are evacuated by evicting the attempt for lost nodes now; `None`: it is proved that one is.
+pub(crate) fn evacuated_without_proof(
     context: PollContext<'_>,
     plan: &Plan,
 ) -> Option<BTreeSet<String>> {

@@ -35,6 +35,7 @@ use crate::{
     ApiRequest, JobChange, Mode,
     effect::Refusable,
     feed::waiting,
+    injected_bug::InjectedBug,
     jobs::{
         annotation, are_gangs_of_one, backoff_limit, eviction_mark, fails_by_index, has_deadline,
         is_controlled, is_drained_queue, is_suspended, is_suspended_by_muster, job_of, owners_of,
@@ -68,7 +69,11 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     let why = why(gang);
     let mut of_jobs: BTreeMap<String, (&Job, Vec<&ObservedPod>)> = BTreeMap::new();
     let mut others = Vec::new();
+    let part = part(context, gang);
     for pod in left(context, key, gang).filter(|pod| !is_deleting(pod)) {
+        if part.is_some_and(|node| bound_node(pod) != Some(node)) {
+            continue;
+        }
         match job_of(context.index, pod) {
             Some(job) => {
                 let name = job.metadata.name.clone().unwrap_or_default();
@@ -80,7 +85,7 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     let mut writes = Vec::new();
     for (job, pods) in of_jobs.into_values() {
         let mark = eviction_mark(job, key, attempt(gang) - 1);
-        let may_be_suspended = may_be_suspended(context, gang, job, &pods);
+        let may_be_suspended = part.is_none() && may_be_suspended(context, gang, job, &pods);
         match way(context, gang, job, &mark, may_be_suspended) {
             Way::Wait => {}
             Way::Suspend => {
@@ -108,6 +113,13 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     }
     writes.extend(others.into_iter().map(|pod| end(context, pod, &why)));
     writes
+}
+
+/// The node whose pods alone are ended, where the rule is broken that all are.
+fn part<'a>(context: PollContext<'_>, gang: &'a Gang) -> Option<&'a str> {
+    let last = gang.status.as_ref()?.evictions.last()?;
+    let is_in_part = last.reason == Reason::Drained && context.bugs.has(InjectedBug::MovedInPart);
+    last.node.as_deref().filter(|_| is_in_part)
 }
 
 /// Pods of attempts that are over and that may still run, those being deleted included. A pod that passed the gate without

@@ -92,7 +92,7 @@ impl Late<'_> {
         HangingPod {
             policy: context.config.recovery.force_deletion,
             node,
-            owner_consents,
+            owner_consents: owner_consents || context.bugs.has(InjectedBug::ConsentNotAsked),
             is_answered_for: self.is_answered_for(context),
         }
     }
@@ -112,7 +112,9 @@ impl Late<'_> {
     fn may_be_forced(&self, context: PollContext<'_>) -> bool {
         // Proof is proof however many nodes it is of.
         let is_outage = self.state == NodeState::NotReady && context.health.is_in_outage(self.node);
-        may_force(self.as_seen(context)).is_ok() && held_back(context).is_none() && !is_outage
+        may_force(self.as_seen(context)).is_ok()
+            && faults::held_back(context).is_none()
+            && !is_outage
     }
 
     /// How long it did not die.
@@ -125,14 +127,6 @@ impl Late<'_> {
             self.pod.ends_within_seconds()
         )
     }
-}
-
-/// Why nothing is deleted by force now, whoever consents, for people.
-fn held_back(context: PollContext<'_>) -> Option<String> {
-    if faults::acts(context) {
-        return context.breaker.halt_text();
-    }
-    Some("recovery only observes".to_owned())
 }
 
 fn consents(pod: &impl PodFields) -> bool {
@@ -197,9 +191,10 @@ pub(crate) fn told(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Opti
                 ""
             };
             let word = word.text();
-            match (held_back(context), refused) {
+            match (faults::held_back(context), refused) {
                 (Some(held_back), _) => {
-                    format!("{word}: it would be deleted by force, but {held_back}")
+                    let why = held_back.text();
+                    format!("{word}: it would be deleted by force, but {why}")
                 }
                 (None, Some((answer, _))) => {
                     format!("{word}, and the API server refuses to delete it by force: {answer}")

@@ -193,9 +193,9 @@ fn s8_a_fault_costs_the_gang_that_holds_the_device_its_attempt_and_nobody_else()
     assert_eq!(fault.kind, "Reset");
     assert_eq!(fault.since.0.as_second(), 1_800_000_000);
     assert_eq!(eviction.node.as_deref(), Some(node.as_str()));
-    let drained = breaker(&bench).drained;
-    assert_eq!(drained.len(), 1);
-    assert_eq!(drained[0].node, node, "recorded with the eviction");
+    let evacuated = breaker(&bench).drained;
+    assert_eq!(evacuated.len(), 1);
+    assert_eq!(evacuated[0].node, node, "recorded with the eviction");
     // The store was asked before, once.
     let writes = bench.written.iter();
     let order: Vec<bool> = writes
@@ -448,7 +448,7 @@ fn s10_which_fault_it_was_outlives_the_claim_and_the_leader_that_saw_it() {
     }
 }
 
-/// Three nodes, on each of which a GPU has a fault: one more than may be drained.
+/// Three nodes, on each of which a GPU has a fault: one more than may be evacuated.
 fn with_three_faults() -> (Bench, Vec<String>) {
     let gangs = ["a", "b", "c", "d", "e", "f"];
     let mut bench = running_with(config(), &gangs, 3);
@@ -554,7 +554,7 @@ fn s9_once_a_person_closed_the_breaker_what_is_left_is_evicted_and_counted() {
     for gang in &sick[1..] {
         assert_eq!(evictions(&bench, gang), [Reason::DeviceFault], "{gang}");
     }
-    assert_eq!(bench.machine.breaker().drained_nodes, 2);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 2);
     assert!(!bench.machine.breaker().is_open);
     // A third one within the window is one too many, and after it is not.
     taint(&mut bench, &format!("{}-0", sick[0]), RESET);
@@ -568,9 +568,9 @@ fn s9_after_the_window_a_node_counts_no_more() {
     let (mut bench, sick) = with_three_faults();
     taint(&mut bench, &format!("{}-0", sick[2]), None);
     bench.run();
-    assert_eq!(bench.machine.breaker().drained_nodes, 2);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 2);
     pass(&mut bench, 601);
-    assert_eq!(bench.machine.breaker().drained_nodes, 0);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 0);
     taint(&mut bench, &format!("{}-0", sick[2]), RESET);
     pass(&mut bench, 5);
     assert_eq!(evictions(&bench, &sick[2]), [Reason::DeviceFault]);
@@ -631,7 +631,7 @@ fn what_counts_no_more_leaves_the_record_with_the_next_write_and_is_not_counted_
     assert_eq!(breaker(&bench), Breaker::default());
     bench.take_over();
     bench.run();
-    assert_eq!(bench.machine.breaker().drained_nodes, 0);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 0);
 }
 
 fn without_breaker(object: &mut Object) {
@@ -640,9 +640,9 @@ fn without_breaker(object: &mut Object) {
     }
 }
 
-/// An older definition of the Ledger drops what is recorded of the breaker. Then nobody could say how many nodes were drained.
+/// An older definition of the Ledger drops what is recorded of the breaker. Then nobody could say how many nodes were evacuated.
 #[test]
-fn s9_where_the_api_server_drops_what_was_drained_no_more_nodes_are() {
+fn s9_where_the_api_server_drops_what_was_evacuated_no_more_nodes_are() {
     let (mut bench, sick) = with_three_faults();
     for gang in &sick[1..] {
         taint(&mut bench, &format!("{gang}-0"), None);

@@ -1,7 +1,7 @@
-use muster_api::{LedgerSpec, NodeDevicesSpec};
+use muster_api::{Gang, LedgerSpec, NodeDevicesSpec};
 
 use super::*;
-use crate::ExitReason;
+use crate::{ExitReason, objects::is_gated};
 
 /// Performs the first `count` effects.
 fn perform_first(bench: &mut Bench, count: usize) {
@@ -253,6 +253,68 @@ fn what_changes_while_the_read_is_under_way_is_no_store_that_was_set_back() {
     bench.observe();
     bench.machine.settle(read.id, answer);
     assert_eq!(bench.machine.must_exit(), None);
+}
+
+/// Of two gangs on one node one is gone, so that its intent leaves the Ledger once the node's object carries the new epoch. The permit of the
+/// other one waits for the proof that this leader is the newest; but its Gang is written to at once, and until that is seen it is due
+/// none.
+#[test]
+fn an_epoch_that_a_node_is_owed_does_not_wait_for_a_permit_that_nobody_is_due_while_its_gang_is_written_to()
+ {
+    let mut bench = Bench::new();
+    bench.run();
+    voiding::cordon(&mut bench, "n1");
+    bench.gang("goes", 1);
+    bench.gang("stays", 1);
+    let permits = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceNodeDevices { spec, .. } if !spec.permits.is_empty());
+    assert!(bench.run_until(permits), "carried, and not permitted yet");
+    assert_eq!(bench.server.ledger().unwrap().spec.intents.len(), 2);
+    bench.server.remove(&pod_key("goes-0"));
+    for object in bench.server.list(Kind::Gang) {
+        let Object::Gang(gang) = &object else {
+            unreachable!("of this kind")
+        };
+        let labels = gang.metadata.labels.as_ref().unwrap();
+        if labels[keys::GANG] == "goes" {
+            bench.server.remove(&object.key());
+            continue;
+        }
+        // Its status says which spec was seen.
+        let mut gang = Gang::clone(gang);
+        gang.metadata.generation = Some(2);
+        bench.server.put(Object::Gang(Arc::new(gang)));
+    }
+    bench.take_over();
+    let first = (0..20).find_map(|_| {
+        let effects = bench.poll();
+        if bench.machine.leading_epoch().is_some() {
+            return Some(effects);
+        }
+        for effect in &effects {
+            bench.perform(effect);
+        }
+        None
+    });
+    let first = first.expect("it leads");
+    let own = bench.machine.leading_epoch().unwrap();
+    let tells = |effect: &Effect| matches!(&*effect.write, ApiRequest::ReplaceGangStatus { .. });
+    assert!(first.iter().any(tells), "{first:?}");
+    let is_fence = |effect: &Effect| {
+        matches!(&*effect.write, ApiRequest::ReplaceNodeDevices { node, spec, .. }
+            if node == "n0" && spec.leader_epoch == own && spec.permits.is_empty())
+    };
+    assert!(first.iter().any(is_fence), "{first:?}");
+    for effect in &first {
+        bench.perform(effect);
+    }
+    bench.run();
+    assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
+    assert!(!is_gated(&bench.server.pod("stays-0").unwrap()));
+    let permits = bench.server.node_devices("n0").unwrap().spec.permits;
+    assert!(
+        permits.len() == 1 && permits[0].gang.contains("stays") && !permits[0].withdrawn,
+        "{permits:?}"
+    );
 }
 
 fn kind_of(write: &ApiRequest) -> &'static str {

@@ -217,6 +217,90 @@ async fn a_watch_whose_list_is_refused_again_and_again_is_stale_until_a_list_com
     shows(0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn how_long_a_watch_has_failed_is_told_between_two_failures_too_and_of_one_that_is_opened_again()
+ {
+    let metrics = Metrics::new("test", "0");
+    let registered = WatchMetrics::register(&metrics);
+    let shows = |seconds: u64| {
+        let text = metrics.encode().unwrap();
+        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
+        assert!(text.contains(&line), "{seconds} s:\n{text}");
+    };
+    let pause = std::time::Duration::from_secs(100);
+    let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+    shows(0);
+    health.failed(&watcher::Error::NoResourceVersion);
+    for seconds in [0, 100, 200] {
+        shows(seconds);
+        tokio::time::advance(pause).await;
+    }
+    // The next one is of the same kind, and has seen nothing yet.
+    drop(health);
+    let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+    shows(300);
+    // Of a list that comes in pages the next one may be refused.
+    for event in [Event::Init, Event::InitApply(pod("a"))] {
+        health.note(&Ok(event));
+        shows(300);
+    }
+    health.note(&Ok(Event::<Pod>::InitDone));
+    shows(0);
+    tokio::time::advance(pause).await;
+    shows(0);
+}
+
+/// kube's watcher does not tell that a watch works again, and of some kinds nothing changes for days.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_broke_off_and_has_nothing_to_tell_since_is_not_stale_for_ever() {
+    let metrics = Metrics::new("test", "0");
+    let registered = WatchMetrics::register(&metrics);
+    let shows = |seconds: u64| {
+        let text = metrics.encode().unwrap();
+        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
+        assert!(text.contains(&line), "{seconds} s:\n{text}");
+    };
+    let pass = |seconds| tokio::time::advance(std::time::Duration::from_secs(seconds));
+    let status = |code| kube::core::Status::failure("", "").with_code(code);
+    let refused = |code| kube::Error::Api(Box::new(status(code)));
+    let broken_off = [
+        watcher::Error::WatchFailed(refused(500)),
+        watcher::Error::WatchStartFailed(refused(403)),
+        watcher::Error::WatchError(Box::new(status(500))),
+    ];
+    for error in &broken_off {
+        let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+        health.failed(error);
+        pass(100).await;
+        shows(0);
+        health.failed(error);
+        shows(100);
+        pass(400).await;
+        shows(100);
+        pass(1).await;
+        shows(0);
+        health.failed(error);
+        shows(0);
+        health.works();
+    }
+    // A list comes, or fails.
+    let listed_next = [
+        watcher::Error::InitialListFailed(refused(403)),
+        watcher::Error::WatchError(Box::new(status(410))),
+        watcher::Error::NoResourceVersion,
+    ];
+    for error in &listed_next {
+        let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
+        health.failed(&broken_off[0]);
+        pass(100).await;
+        health.failed(error);
+        pass(1_000).await;
+        shows(1_100);
+        health.works();
+        shows(0);
+    }
+}
+
 fn whole(metrics: &WatchMetrics, synced: Condition) -> WatchDecoder<Pod> {
     WatchDecoder::new(WatchHealth::new::<Pod>(metrics, synced))
 }

@@ -58,6 +58,7 @@ impl History {
         // Limits before what is judged by them.
         let kinds = [
             Kind::Node,
+            Kind::DeviceTaintRule,
             Kind::ResourceSlice,
             Kind::ResourceClaim,
             Kind::Team,
@@ -117,10 +118,7 @@ impl History {
             while let Some(event) = api.next_event(self.places[number]) {
                 match &event.object {
                     Some(object) => self.check_object(api, object)?,
-                    None if event.key.kind == Kind::Node => {
-                        self.recoveries.note_no_node(&event.key.name, api.time());
-                    }
-                    None => {}
+                    None => self.recoveries.note_gone(&event.key, api.time()),
                 }
                 self.places[number] = self.places[number].after();
             }
@@ -142,6 +140,10 @@ impl History {
                 self.recoveries.note_node(node, api.time());
                 Ok(())
             }
+            Object::DeviceTaintRule(rule) => {
+                self.recoveries.note_rule(rule, api.time());
+                Ok(())
+            }
             Object::ResourceSlice(slice) => {
                 self.recoveries.note_slice(slice, api.time());
                 Ok(())
@@ -156,7 +158,10 @@ impl History {
                 self.check_gang(api, gang)
             }
             Object::NodeDevices(devices) => self.check_permits(api, devices),
-            Object::Pod(pod) => self.check_pod(api, pod),
+            Object::Pod(pod) => {
+                self.recoveries.note_pod(pod, api.time());
+                self.check_pod(api, pod)
+            }
             Object::Queue(queue) => self.namespace_uses.check(queue, api.time()),
             _ => Ok(()),
         }

@@ -14,9 +14,11 @@
 //! * **S4** of gangs that start with fewer pods than they have: [`fewer_pods`];
 //! * **S16** no epoch and no attempt ever falls, nothing is let go for an attempt that is over, and a stale leader
 //!   withdraws no permit of an attempt that lives;
-//! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`];
+//! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`], [`given_way`];
 //! * **S7** of what is published of faults: [`severity`];
 //! * **S8**, **S9** and **S10** of evictions for faults, and **S18** of those for lost nodes: [`recovery`];
+//! * **move**, **S8** and **S10** of gangs that are moved away from what is drained: [`moves`];
+//! * **stalled** and **S10** of gangs that make no progress: [`stalls`];
 //! * **forced** of pods that are deleted by force: [`forced`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
@@ -27,11 +29,15 @@ pub mod end;
 mod fewer_pods;
 mod forced;
 pub(crate) mod given;
+mod given_way;
 mod history;
+mod holdings;
+mod moves;
 mod namespace_use;
 mod preemption;
 mod recovery;
 mod severity;
+mod stalls;
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -4,7 +4,8 @@
 //! * Who gives way to another gang of its Team is of a lower tier.
 //! * Nobody is evicted for another, or for a limit, before its Gang has said so for as long as its notice says, or it wrote a checkpoint.
 //! * Nobody is evicted for a limit of whose Team does not say `shrink: Evict`, nor where it was never told that it was for that.
-//! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way, or goes for a limit, time and again.
+//! * An attempt is evicted whole; and once nothing goes wrong any more, nobody gives way in vain, or goes for a limit, time and again
+//!   ([`given_way`](super::given_way)).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,7 @@ use muster_api::{
     team::Shrink,
 };
 
-use super::{Violation, namespace_use::is_any_recorded};
+use super::{Violation, given_way::GivenWay, namespace_use::is_any_recorded};
 use crate::{
     api_server::{ApiServer, has_ended},
     owners::is_gated,
@@ -24,9 +25,6 @@ use crate::{
 
 /// How long after the last fault some pods of an attempt may be left alone though others of it were deleted.
 const PARTLY_ENDED_SECONDS: i64 = 60;
-/// How often a gang may give way to the same other gang after the last fault. (Pods that failed by themselves are made again as
-/// gangs of their own, so how many others there are is not known.)
-const MOST_PREEMPTIONS: u64 = 3;
 
 /// What was seen of it so far.
 #[derive(Debug, Default)]
@@ -44,7 +42,7 @@ pub(super) struct Preemptions {
     preemptors: BTreeSet<String>,
     epoch: i64,
     healed_at: Option<Timestamp>,
-    preempted_since: BTreeMap<(String, String), u64>,
+    given_way: GivenWay,
     /// The Team of each namespace, whether or not it has left it for a while.
     team_of: BTreeMap<String, String>,
     tally: BTreeMap<String, u64>,
@@ -222,13 +220,8 @@ impl Preemptions {
         if self.healed_at.is_some() {
             let told = self.notices.get(&intent.gang_uid);
             let preemptor = told.map(|notice| notice.preemptor.clone());
-            let pair = (intent.gang_uid.clone(), preemptor.unwrap_or_default());
-            let times = self.preempted_since.entry(pair).or_default();
-            *times += 1;
-            if *times > MOST_PREEMPTIONS {
-                let what = format!("{} gives way {times} times", intent.name);
-                return Err(Violation::new("S15", what));
-            }
+            let preemptor = preemptor.unwrap_or_default();
+            self.given_way.check(api, intent, preemptor)?;
         }
         let now = api.time();
         let notice = self.notices.get(&intent.gang_uid).cloned();

@@ -6,33 +6,36 @@
 //! * **S10** a gang is evicted for the same fault once;
 //! * **S18** a gang is evicted since a node is lost only if that was gone, out of service, or silent for minutes while the API server could be asked, at any time since its
 //!   pods were given anything there: not since everybody was silent in an outage.
+//!
+//! Of those that are moved away from what is drained, and of those that make no progress, [`moves`](super::moves) and [`stalls`](super::stalls)
+//! judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
-    core::v1::Node,
-    resource::v1::{ResourceClaim, ResourceSlice},
+    core::v1::{Node, Pod},
+    resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice},
 };
 use muster_api::{Gang, Intent, IntentKind, Ledger, Reason, keys};
+use muster_cluster::object::{Kind, ObjectKey};
 
-use super::Violation;
-use crate::{api_server::ApiServer, scenario::Scenario, scheduler, taints};
+use super::{
+    Violation,
+    holdings::{Device, Holdings},
+    moves::Moves,
+    stalls::Stalls,
+};
+use crate::{api_server::ApiServer, scenario::Scenario, taints};
 
 /// The window of the circuit breaker, in seconds, as it ships.
 const WINDOW_SECONDS: i64 = 600;
-/// The share of the nodes that may be drained in it, in percent, and how many always.
+/// The share of the nodes that may be evacuated in it, in percent, and how many always.
 const SHARE_PERCENT: usize = 20;
 const LEAST_NODES: usize = 2;
 
 /// For how long a node has to be silent until gangs there are evicted, in seconds: less than the controller waits, whose clock counts whole ones.
 const SILENT_SECONDS: i64 = 230;
-
-/// A device: its node, which is its pool, and its name there.
-type Device = (String, String);
-
-/// What a claim was given, and when.
-type Given = (Timestamp, Vec<Device>);
 
 /// From when to when a device had a fault.
 #[derive(Clone, Copy, Debug)]
@@ -67,12 +70,13 @@ impl Down {
 pub(super) struct Recoveries {
     down: BTreeMap<String, Vec<Down>>,
     faults: BTreeMap<Device, Vec<Faulty>>,
-    /// The devices that claims were given last, by their UID, and when.
-    given: BTreeMap<String, Given>,
+    holdings: Holdings,
+    moves: Moves,
+    stalls: Stalls,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
     /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
-    drained: Vec<(Timestamp, BTreeSet<String>)>,
+    evacuated: Vec<(Timestamp, BTreeSet<String>)>,
     most_nodes: usize,
     /// Whether the breaker is open, and the UID of the Ledger that says so.
     breaker: (bool, String),
@@ -85,6 +89,8 @@ impl Recoveries {
         let share = scenario.nodes.len() * SHARE_PERCENT / 100;
         Self {
             most_nodes: share.max(LEAST_NODES),
+            moves: Moves::new(scenario),
+            stalls: Stalls::new(scenario),
             ..Self::default()
         }
     }
@@ -112,7 +118,7 @@ impl Recoveries {
         }
     }
 
-    /// Whether a node is Ready.
+    /// Whether a node is Ready, and whether it is drained.
     pub(super) fn note_node(&mut self, node: &Node, now: Timestamp) {
         let conditions = node.status.iter().flat_map(|status| &status.conditions);
         let is_ready = conditions
@@ -122,11 +128,7 @@ impl Recoveries {
         let is_off = taints.flatten().any(|taint| taint.key == OUT_OF_SERVICE);
         let name = node.metadata.name.clone().unwrap_or_default();
         self.note_down(name, (!is_ready).then_some(is_off), now);
-    }
-
-    /// A node is no more.
-    pub(super) fn note_no_node(&mut self, name: &str, now: Timestamp) {
-        self.note_down(name.to_owned(), Some(true), now);
+        self.moves.note_node(node, now);
     }
 
     /// `is_gone`: whether it is gone, if it is not Ready.
@@ -149,14 +151,28 @@ impl Recoveries {
 
     /// What a claim has now.
     pub(super) fn note_claim(&mut self, claim: &ResourceClaim, now: Timestamp) {
-        let devices = scheduler::allocated_devices(claim);
-        let devices: Vec<Device> = devices
-            .map(|(pool, device)| (pool.to_owned(), device.to_owned()))
-            .collect();
-        let uid = claim.metadata.uid.clone().unwrap_or_default();
-        let is_same = self.given.get(&uid).is_some_and(|(_, it)| *it == devices);
-        if !devices.is_empty() && !is_same {
-            self.given.insert(uid, (now, devices));
+        self.holdings.note_claim(claim, now);
+    }
+
+    /// Which device a rule drains.
+    pub(super) fn note_rule(&mut self, rule: &DeviceTaintRule, now: Timestamp) {
+        self.moves.note_rule(rule, now);
+    }
+
+    /// What a pod tells.
+    pub(super) fn note_pod(&mut self, pod: &Pod, now: Timestamp) {
+        self.stalls.note_pod(pod, now);
+    }
+
+    /// An object is no more.
+    pub(super) fn note_gone(&mut self, key: &ObjectKey, now: Timestamp) {
+        match key.kind {
+            Kind::Node => {
+                self.note_down(key.name.clone(), Some(true), now);
+                self.moves.note_no_node(&key.name, now);
+            }
+            Kind::DeviceTaintRule => self.moves.note_no_rule(&key.name, now),
+            _ => {}
         }
     }
 
@@ -175,7 +191,7 @@ impl Recoveries {
         Ok(())
     }
 
-    /// S8 and S9, of what the Ledger commits now.
+    /// S8 and S9, of what the Ledger commits now, and what must hold of moves and stalls.
     pub(super) fn check_ledger(
         &mut self,
         api: &ApiServer,
@@ -191,7 +207,7 @@ impl Recoveries {
         }
         if is_closed || before != uid {
             // A person has looked, or the record is lost with its object.
-            self.drained.clear();
+            self.evacuated.clear();
         }
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
@@ -203,13 +219,14 @@ impl Recoveries {
                 self.check_loss(api, intent)?;
             }
         }
-        Ok(())
+        self.moves.check_ledger(api, &self.holdings, ledger)?;
+        self.stalls.check_ledger(api, ledger)
     }
 
     /// S18: nothing is evicted for a node that was never lost.
     fn check_loss(&self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
         // Of an attempt whose pods were given nothing yet nobody knows since when.
-        let given = self.given_to(api, intent).into_iter().flatten();
+        let given = self.holdings.of_attempt(api, intent).into_iter().flatten();
         let Some(since) = given.map(|(since, _)| *since).min() else {
             return Ok(());
         };
@@ -226,7 +243,7 @@ impl Recoveries {
     }
 
     fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
-        let Some(given) = self.given_to(api, intent) else {
+        let Some(given) = self.holdings.of_attempt(api, intent) else {
             return Ok(());
         };
         let mut hit: BTreeSet<String> = BTreeSet::new();
@@ -246,9 +263,9 @@ impl Recoveries {
         }
         let now = api.time();
         let window = SignedDuration::from_secs(WINDOW_SECONDS);
-        self.drained.retain(|(at, _)| *at + window > now);
-        self.drained.push((now, hit));
-        let causes: Vec<&BTreeSet<String>> = self.drained.iter().map(|(_, hit)| hit).collect();
+        self.evacuated.retain(|(at, _)| *at + window > now);
+        self.evacuated.push((now, hit));
+        let causes: Vec<&BTreeSet<String>> = self.evacuated.iter().map(|(_, hit)| hit).collect();
         if !are_explained(&causes, self.most_nodes) {
             let what = format!(
                 "gangs are evicted for faults of {causes:?} within {WINDOW_SECONDS} s, and for {} nodes at most they may be",
@@ -257,16 +274,6 @@ impl Recoveries {
             return Err(Violation::new("S9", what));
         }
         Ok(())
-    }
-
-    /// What the claims of the attempt that the Gang carries were given, and since when; `None`: it carries none.
-    fn given_to(&self, api: &ApiServer, intent: &Intent) -> Option<Vec<&Given>> {
-        let gang = api.get::<Gang>(&intent.namespace, &intent.name)?;
-        let is_meant = gang.metadata.uid.as_ref() == Some(&intent.gang_uid);
-        let status = gang.status.as_ref().filter(|_| is_meant)?;
-        let pods = &status.admission.as_ref()?.pods;
-        let claims = pods.iter().flat_map(|pod| &pod.claims);
-        Some(claims.filter_map(|uid| self.given.get(uid)).collect())
     }
 
     fn had_fault_since(&self, device: &Device, since: Timestamp) -> bool {

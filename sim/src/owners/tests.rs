@@ -33,6 +33,7 @@ impl Stage {
             hardships: Hardships::default(),
             keep_ended_seconds: 3_600,
             whole_intent_bytes: crate::scenario::WHOLE_INTENT_BYTES,
+            on_cordon: muster_protocol::OnCordon::Nothing,
             gangs: vec![GangShape {
                 name: "g".into(),
                 team: "blue".into(),

@@ -110,6 +110,19 @@ pub struct Ranks {
     pub init_seconds: Option<u64>,
     /// Whether they do nothing on SIGTERM, so that all their grace period passes.
     pub ignore_sigterm: bool,
+    /// How long they work, in seconds; for three without.
+    pub work_seconds: Option<u64>,
+    /// What the first of them tells of its progress, if it does.
+    pub progress: Option<Progress>,
+}
+
+/// What a gang says of its progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// For how long it may tell the same, in seconds.
+    pub deadline_seconds: u64,
+    /// Whether it stands still once, with no rank that fails.
+    pub stalls: bool,
 }
 
 /// What only an eviction of whole attempts puts right, or tells from what must not be evicted.
@@ -145,10 +158,14 @@ pub enum Hardship {
     BrokenDevices,
     /// Containers that are told to end do not, kubelets are silent, and machines are off.
     HungPods,
+    /// Administrators drain nodes and devices, and some have gangs moved away from them.
+    Drains,
+    /// Gangs tell of their progress, and some stand still.
+    Stalls,
 }
 
 /// All of them.
-pub const HARDSHIPS: [Hardship; 15] = [
+pub const HARDSHIPS: [Hardship; 17] = [
     Hardship::PatientUsers,
     Hardship::LimitedJobs,
     Hardship::WorkQueues,
@@ -164,6 +181,8 @@ pub const HARDSHIPS: [Hardship; 15] = [
     Hardship::FewerPods,
     Hardship::BrokenDevices,
     Hardship::HungPods,
+    Hardship::Drains,
+    Hardship::Stalls,
 ];
 
 /// Those that a run has.
@@ -243,6 +262,9 @@ pub(super) fn draw_ranks(random: &mut Random, owner: OwnerKind, hardships: &Hard
         hang: hardship(random, Hardship::HangingRanks, 2),
         init_seconds: hardship(random, Hardship::LongInits, 5).then(|| random.between(1, 1_500)),
         ignore_sigterm: random.one_in(4),
+        // Drawn apart.
+        work_seconds: None,
+        progress: None,
     }
 }
 

@@ -28,11 +28,12 @@ use crate::{
 use placing::{accepts, has_room, place};
 
 /// What it watches.
-pub const WATCHED: [Kind; 4] = [
+pub const WATCHED: [Kind; 5] = [
     Kind::Node,
     Kind::Pod,
     Kind::ResourceClaim,
     Kind::ResourceSlice,
+    Kind::DeviceTaintRule,
 ];
 
 /// One write of the scheduler, about one pod.

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 
 use k8s_openapi::api::{
     core::v1::{Node, NodeSelectorTerm, Pod, Taint},
-    resource::v1::{Device, ExactDeviceRequest, ResourceClaim, ResourceSlice},
+    resource::v1::{Device, DeviceTaintRule, ExactDeviceRequest, ResourceClaim, ResourceSlice},
 };
+use muster_api::keys;
 
 use super::{allocated_devices, allocated_node};
 use crate::{
@@ -85,8 +86,23 @@ fn free_devices<'a>(
                 .iter()
                 .flatten()
                 .any(|taint| taint.effect != "None");
-            !tainted && !taken.contains(&(node, device.name.as_str()))
+            let name = device.name.as_str();
+            !tainted && !taken.contains(&(node, name)) && !is_tainted_by_rule(api, node, name)
         })
+}
+
+/// Whether a rule keeps the device of that pool from being given out: what it does not select by may be anything.
+fn is_tainted_by_rule(api: &ApiServer, pool: &str, device: &str) -> bool {
+    let is = |wanted: Option<&String>, given: &str| wanted.is_none_or(|wanted| wanted == given);
+    api.list::<DeviceTaintRule>().any(|rule| {
+        let selector = rule.spec.device_selector.as_ref();
+        rule.spec.taint.effect != "None"
+            && selector.is_some_and(|selector| {
+                is(selector.driver.as_ref(), keys::DRIVER)
+                    && is(selector.pool.as_ref(), pool)
+                    && is(selector.device.as_ref(), device)
+            })
+    })
 }
 
 /// Whether the node is what the pod says about nodes: its selector, and one of its required terms.

@@ -1,5 +1,7 @@
 use std::collections::BTreeSet;
 
+use k8s_openapi::api::resource::v1::DeviceTaintRule;
+
 use super::*;
 use crate::{
     api_server::node_of,
@@ -29,7 +31,11 @@ fn gang(gpus_per_pod: usize) -> GangShape {
 
 /// Two nodes with two GPUs each, and ungated pods, one after the other.
 fn schedule(gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
-    let mut api = ApiServer::default();
+    schedule_beside(ApiServer::default(), gpus_of_pods, pin)
+}
+
+/// The same where an API server has other things already.
+fn schedule_beside(mut api: ApiServer, gpus_of_pods: &[usize], pin: Option<&str>) -> ApiServer {
     let mut claims = Informer::new(&claim_controller::WATCHED);
     let mut scheduler = Informer::new(&WATCHED);
     for name in ["node-0", "node-1"] {
@@ -81,6 +87,30 @@ fn devices_are_taken_first_fit_and_no_device_twice() {
         .flat_map(allocated_devices)
         .collect();
     assert_eq!(devices.len(), 4);
+}
+
+#[test]
+fn a_device_that_a_rule_taints_is_given_to_nobody() {
+    for (device, effect, node) in [
+        (Some("gpu-1"), "NoSchedule", "node-1"),
+        (Some("gpu-1"), "NoExecute", "node-1"),
+        (Some("gpu-1"), "None", "node-0"),
+        (Some("gpu-2"), "NoSchedule", "node-0"),
+        (None, "NoSchedule", "node-1"),
+    ] {
+        let rule = serde_json::json!({
+            "metadata": {"name": "swap"},
+            "spec": {
+                "deviceSelector": {"driver": keys::DRIVER, "pool": "node-0", "device": device},
+                "taint": {"key": "example.com/swap", "effect": effect},
+            },
+        });
+        let rule: DeviceTaintRule = serde_json::from_value(rule).unwrap();
+        let mut api = ApiServer::default();
+        api.create(rule).unwrap();
+        let api = schedule_beside(api, &[2], None);
+        assert_eq!(places(&api), [Some(node)], "{device:?} {effect}");
+    }
 }
 
 #[test]

@@ -97,7 +97,13 @@ impl World {
             | Fault::Outage
             | Fault::PodsHang
             | Fault::KubeletSilent
-            | Fault::MachineOff => self.begin(fault),
+            | Fault::MachineOff
+            | Fault::DrainNode
+            | Fault::DrainDevice => self.begin(fault),
+            Fault::RuleWatchLag => self.controllers.holder().map(|_| {
+                self.controllers.freeze(Kind::DeviceTaintRule);
+                "the leader's watch of rules about devices stands still".to_owned()
+            }),
             Fault::NodeReboots => self.reboot_node(),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {
                 self.controllers.freeze(Kind::ResourceSlice);

@@ -1,6 +1,7 @@
 //! The simulated cluster: everything that acts, one step at a time, in an order that the seed decides.
 
 mod breaking;
+mod draining;
 mod mishaps;
 mod passing;
 mod perform;
@@ -290,7 +291,8 @@ impl World {
         }
         let later = [
             self.owners.wakes_at(self.now, &self.api),
-            self.workload.wakes_at(self.now, &self.nodes),
+            self.workload
+                .wakes_at(self.now, &self.api, &self.nodes, &self.owners),
             self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
             self.drivers_wake_at(),
         ];
@@ -322,7 +324,8 @@ impl World {
     fn until_somebody_wakes(&self) -> u64 {
         [
             self.owners.wakes_at(self.now, &self.api),
-            self.workload.wakes_at(self.now, &self.nodes),
+            self.workload
+                .wakes_at(self.now, &self.api, &self.nodes, &self.owners),
             self.kubelets.values().filter_map(Kubelet::wakes_at).min(),
             self.drivers_wake_at(),
         ]

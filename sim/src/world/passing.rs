@@ -147,6 +147,11 @@ impl World {
                 self.set_out_of_service(&name, true);
                 format!("the machine {name} is switched off, and out of service")
             }
+            Fault::DrainNode => {
+                self.drain_node(&name, true);
+                format!("{name} is drained")
+            }
+            Fault::DrainDevice => self.drain_device(&name)?,
             _ => return None,
         };
         Some(format!("{told}, for a while"))
@@ -161,6 +166,8 @@ impl World {
                 Fault::LeaveTeam => self.label(&name, true),
                 Fault::LowerQuota => self.restore_quota(&name),
                 Fault::Cordon => self.cordon(&name, false),
+                Fault::DrainNode => self.drain_node(&name, false),
+                Fault::DrainDevice => self.undrain_device(&name),
                 Fault::NotReady | Fault::KubeletSilent => self.set_ready(&name, true),
                 Fault::PodsHang => self.set_kills_nothing(&name, false),
                 Fault::MachineOff => {
@@ -418,6 +425,12 @@ impl World {
             || is_there(Fault::MachineOff)
     }
 
+    /// Whether a kubelet is silent for longer than anybody waits for it.
+    pub fn is_kubelet_silent(&self) -> bool {
+        let mut passing = self.passing.keys();
+        passing.any(|(fault, _)| *fault == Fault::KubeletSilent)
+    }
+
     /// The drivers of nodes whose machines are there.
     pub(super) fn drivers_that_run(&self) -> impl Iterator<Item = (&String, &Drivers)> {
         self.drivers.iter().filter(|(name, _)| !self.is_off(name))
@@ -447,7 +460,7 @@ fn name<T: Stored>(object: &T) -> Option<String> {
     object.metadata().name.clone()
 }
 
-fn set_taint(node: &mut Node, key: &str, tainted: bool) {
+pub(super) fn set_taint(node: &mut Node, key: &str, tainted: bool) {
     let taints = node.spec.get_or_insert_default();
     let taints = taints.taints.get_or_insert_default();
     taints.retain(|taint| taint.key != key);

@@ -18,6 +18,9 @@ use crate::{
     scheduler, workload,
 };
 
+/// Causes for which nothing is ended while recovery only observes.
+const WITHOUT_PROOF: [Reason; 3] = [Reason::DeviceFault, Reason::Drained, Reason::NoProgress];
+
 impl World {
     pub(super) fn perform(&mut self, step: &Step) {
         match step {
@@ -65,6 +68,21 @@ impl World {
                     annotations.insert(keys::CHECKPOINTED_AT.to_owned(), now.to_string());
                 });
             }
+            Step::Workload(workload::Step::Tell(tell)) => {
+                let text = tell.text.clone();
+                self.trace.note(
+                    self.now,
+                    format!("{} tells {text} of its progress", tell.pod),
+                );
+                self.workload.note_told(self.now, tell);
+                let any = Precondition::default();
+                let _ = self
+                    .api
+                    .update::<Pod>(&tell.namespace, &tell.pod, any, |pod| {
+                        let annotations = pod.metadata.annotations.get_or_insert_default();
+                        annotations.insert(keys::PROGRESS.to_owned(), text);
+                    });
+            }
             Step::Workload(workload::Step::End(step)) => {
                 let end = if step.succeeded { "succeeds" } else { "fails" };
                 self.trace.note(
@@ -94,7 +112,7 @@ impl World {
             .list::<Ledger>()
             .any(|ledger| ledger.spec.sequence > 0);
         let observes = !is_lost && self.controllers.observes(step);
-        let before = observes.then(|| self.evicted_for_faults());
+        let before = observes.then(|| self.evicted_without_proof());
         let forced = self.controllers.forces(step).cloned();
         let pod_of = |api: &ApiServer| {
             let key = forced.as_ref()?;
@@ -109,10 +127,10 @@ impl World {
             self.trace.note(self.now, told);
         }
         if let Some(before) = before {
-            let after = self.evicted_for_faults();
+            let after = self.evicted_without_proof();
             let mut new = after.difference(&before);
             self.ended_by_observer = new.next().map(|(gang, attempt)| {
-                format!("attempt {attempt} of {gang} is evicted for a fault by who only observes")
+                format!("attempt {attempt} of {gang} is evicted by who only observes")
             });
         }
         if let Some(before) = forced_pod
@@ -131,13 +149,16 @@ impl World {
         }
     }
 
-    /// The attempts that the Ledger evicts for faults of devices, by UID of their Gang.
-    fn evicted_for_faults(&self) -> BTreeSet<(String, i64)> {
+    /// The attempts that the Ledger evicts for faults of devices, drains, and want of progress, by UID of their Gang.
+    fn evicted_without_proof(&self) -> BTreeSet<(String, i64)> {
         let ledgers = self.api.list::<Ledger>();
         let intents = ledgers.flat_map(|ledger| &ledger.spec.intents);
         intents
             .filter(|intent| intent.kind == IntentKind::Evict)
-            .filter(|intent| intent.cause == Some(Reason::DeviceFault))
+            .filter(|intent| {
+                let cause = intent.cause;
+                cause.is_some_and(|cause| WITHOUT_PROOF.contains(&cause))
+            })
             .map(|intent| (intent.gang_uid.clone(), intent.attempt))
             .collect()
     }

@@ -18,6 +18,8 @@ struct Case {
     planted: Planted,
     faults: &'static [(Fault, u64)],
     invariant: Option<&'static str>,
+    /// Hardships that no fault of the list names.
+    hardships: Option<&'static str>,
 }
 
 impl Case {
@@ -28,6 +30,14 @@ impl Case {
             ..self
         }
     }
+
+    /// With these hardships.
+    const fn with(self, hardships: &'static str) -> Self {
+        Self {
+            hardships: Some(hardships),
+            ..self
+        }
+    }
 }
 
 const fn controller(bug: controllers::InjectedBug, faults: &'static [(Fault, u64)]) -> Case {
@@ -35,6 +45,7 @@ const fn controller(bug: controllers::InjectedBug, faults: &'static [(Fault, u64
         planted: Planted::Controller(bug),
         faults,
         invariant: None,
+        hardships: None,
     }
 }
 
@@ -43,6 +54,7 @@ const fn driver(bug: drivers::InjectedBug, faults: &'static [(Fault, u64)]) -> C
         planted: Planted::Driver(bug),
         faults,
         invariant: None,
+        hardships: None,
     }
 }
 
@@ -51,6 +63,7 @@ const fn about_faults(bug: drivers::FaultBug, faults: &'static [(Fault, u64)]) -
         planted: Planted::Faults(bug),
         faults,
         invariant: None,
+        hardships: None,
     }
 }
 
@@ -100,6 +113,16 @@ const RESTARTING: &[(Fault, u64)] = &[
 ];
 /// Pods that do not die on nodes that are Ready.
 const HANGING: &[(Fault, u64)] = &[(Fault::PodsHang, 12), (Fault::Delete, 12)];
+/// Pods that do not die on nodes whose kubelets are silent.
+const SILENT: &[(Fault, u64)] = &[(Fault::KubeletSilent, 12), (Fault::Delete, 12)];
+/// Nodes and devices that administrators drain.
+const DRAINING: &[(Fault, u64)] = &[
+    (Fault::DrainNode, 10),
+    (Fault::DrainDevice, 14),
+    (Fault::Cordon, 6),
+];
+/// Gangs that stand still, or do not.
+const STALLING: &[(Fault, u64)] = &[];
 /// Limits that fall below what is in use.
 const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
 
@@ -120,6 +143,17 @@ fn cases() -> Vec<Case> {
         controller(C::NodeForDevice, BREAKING).by("S8"),
         controller(C::FaultUnconfirmed, BREAKING).by("S8"),
         controller(C::ForcedWhileReady, HANGING).by("forced"),
+        controller(C::ConsentNotAsked, SILENT).by("forced"),
+        controller(C::MovedWithNothing, DRAINING).by("move"),
+        controller(C::NodeForDrainedDevice, DRAINING).by("S8"),
+        controller(C::MovedAgain, DRAINING).by("S10"),
+        controller(C::MovedInPart, DRAINING).by("S4"),
+        controller(C::ProgressIgnored, STALLING)
+            .with("Stalls")
+            .by("stalled"),
+        controller(C::StallNotForgotten, STALLING)
+            .with("Stalls")
+            .by("S10"),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),
@@ -139,11 +173,13 @@ fn play(seed: u64, case: &Case, planted: &[Planted]) -> Report {
     let named = hardships.find_map(|hardship| match hardship? {
         Hardship::BrokenDevices => Some("BrokenDevices"),
         Hardship::HungPods => Some("HungPods"),
+        // Whose ranks hang goes on for as long as nobody ends it.
+        Hardship::Drains => Some("Drains,HangingRanks"),
         _ => None,
     });
     let options = Options {
         faults: Some(Faults::directed(case.faults)),
-        hardships: named.and_then(Hardships::named),
+        hardships: case.hardships.or(named).and_then(Hardships::named),
         planted: planted.to_vec(),
         ..Options::default()
     };

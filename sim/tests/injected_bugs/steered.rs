@@ -86,7 +86,7 @@ fn cases() -> Vec<Case> {
             => faults::a_gang_is_given_the_device_that_it_was_evicted_for
         ),
         case!(
-            controllers(Controllers::DrainedNotCounted)
+            controllers(Controllers::EvacuatedNotCounted)
             => faults::a_third_node_has_a_fault_under_the_next_leader
         ),
     ]

@@ -2,17 +2,18 @@
 #![allow(clippy::print_stdout, reason = "a benchmark speaks on standard output")]
 
 use std::{
+    cell::RefCell,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Instant,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use clap::Parser;
 use muster_tests::{
     cluster::Cluster,
     progress::ProgressCallback,
-    recovery_bench::{self, Case, Options, RecoveryReport, Timing},
+    recovery_bench::{self, Case, MOST_SIDE_BY_SIDE, Options, RecoveryReport, Timing},
     suite,
 };
 
@@ -25,6 +26,9 @@ struct Arguments {
     /// Faults of each case.
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     runs: u32,
+    /// Gangs that run, and lose a GPU, at one time, which takes less time in all; there is room for two. The report says so: what one does another may wait for.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_SIDE_BY_SIDE)))]
+    side_by_side: u32,
     /// A case, as GRACE:DIED: seconds of grace that ranks take (0 or 30), and how many die with their GPU (a number, or all). Several may be given,
     /// the first is what the report says first. All eight without it: 0, 1, 3 and all, with 30 and with 0.
     #[arg(long = "case", value_name = "GRACE:DIED")]
@@ -36,7 +40,7 @@ struct Arguments {
     /// Shortens what decides about lost nodes to a tenth or so; the report says so.
     #[arg(long)]
     quick: bool,
-    /// Writes what was measured as JSON, after each case anew.
+    /// Writes what was measured as JSON, after each run anew.
     #[arg(long)]
     report: Option<PathBuf>,
 }
@@ -55,6 +59,7 @@ async fn run(arguments: Arguments) -> Result<()> {
     let node_loss_runs = arguments.runs.min(NODE_LOSS_RUNS);
     let options = Options {
         runs: arguments.runs,
+        side_by_side: arguments.side_by_side,
         cases: if arguments.cases.is_empty() {
             Case::all()
         } else {
@@ -68,8 +73,22 @@ async fn run(arguments: Arguments) -> Result<()> {
     let began = Instant::now();
     let say = |text: &str| println!("{:>7.1} s  {text}", began.elapsed().as_secs_f64());
     let path = arguments.report.as_deref();
-    let measured =
-        recovery_bench::measure(&mut cluster, &options, say, |report| write(report, path)).await;
+    let last = RefCell::new(None);
+    let keep = |report: &RecoveryReport| {
+        *last.borrow_mut() = Some(report.clone());
+        write(report, path)
+    };
+    let measured = tokio::select! {
+        measured = Box::pin(recovery_bench::measure(&mut cluster, &options, say, keep)) => measured.map(drop),
+        interrupted = tokio::signal::ctrl_c() => match interrupted {
+            Ok(()) => Err(anyhow!("interrupted; what was measured until then is above")),
+            Err(error) => Err(error).context("waiting for Ctrl-C"),
+        },
+    };
+    // What was measured stands, whatever ended it.
+    if let Some(report) = last.into_inner() {
+        println!("\n{report}");
+    }
     if measured.is_err() {
         println!(
             "everything is kept in {}",
@@ -77,9 +96,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         );
     }
     cluster.stop().await;
-    let report = measured?;
-    println!("\n{report}");
-    write(&report, path)
+    measured
 }
 
 /// As a whole, so that whoever reads it meanwhile sees the last report or this one.

@@ -143,6 +143,12 @@ impl RankProgram {
         Ok(())
     }
 
+    /// Takes that back, if the rank has not done so yet: else that of the next attempt would.
+    pub fn take_back_to_fail(&self, rank: u32) {
+        // It is not there if the rank has taken it.
+        let _ = std::fs::remove_file(self.peers_dir.join(format!("{rank}.fail")));
+    }
+
     /// Tells all ranks to finish with success.
     pub fn finish(&self) -> Result<()> {
         std::fs::write(self.finish_file(), "")?;

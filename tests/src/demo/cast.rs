@@ -128,7 +128,9 @@ impl<'a> Roles<'a> {
     fn program(&self, team: &str, name: &str, ranks: u32, seconds: u32) -> Result<RankProgram> {
         let peers = builders::peers_directory(self.cluster.directory(), &format!("{team}-{name}"))?;
         let program = self.cluster.programs().path("rank");
-        let mut program = RankProgram::new(program, peers, ranks).running_for(seconds);
+        // Else a rank whose peer was told to go a moment before it fails, and with it a Job that forgives nothing.
+        let program = RankProgram::new(program, peers, ranks).hanging_when_lost();
+        let mut program = program.running_for(seconds);
         program.rank = RankSource::Annotation;
         Ok(program)
     }

@@ -17,8 +17,8 @@ use crate::{
     kubernetes::{self, Progress, eventually},
 };
 
-/// Validity of a token: longer than any run of a suite. Rotation is the kubelet's business in production.
-const TOKEN_SECONDS: i64 = 6 * 3600;
+/// Validity of a token: longer than any run of a suite, or of a measurement that takes all night. Rotation is the kubelet's business in production.
+const TOKEN_SECONDS: i64 = 48 * 3600;
 
 /// A kubeconfig that speaks for this ServiceAccount, bound to this pod if one is given. `file` names it.
 pub(super) async fn kubeconfig(

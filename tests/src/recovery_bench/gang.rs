@@ -117,10 +117,14 @@ pub(super) async fn start_bystander(cluster: &Cluster, job: &str, node: &str) ->
     Ok(())
 }
 
-/// Deletes a Job and waits until none of its pods is left.
+/// Deletes a Job, if it is there, and waits until none of its pods is left.
 pub(super) async fn delete(client: &Client, namespace: &str, job: &str) -> Result<()> {
     let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
-    jobs.delete(job, &DeleteParams::background()).await?;
+    match jobs.delete(job, &DeleteParams::background()).await {
+        Ok(_) => {}
+        Err(kube::Error::Api(status)) if status.is_not_found() => {}
+        Err(error) => return Err(error).with_context(|| format!("cannot delete Job {job}")),
+    }
     let what = format!("nothing is left of Job {namespace}/{job}");
     eventually(&what, END_LIMIT, async || {
         let pods: Vec<Pod> = list(client, Some(namespace)).await?;

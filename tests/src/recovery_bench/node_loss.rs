@@ -12,12 +12,13 @@ use super::{
     gang::{self, Behaviour, NAMESPACE, RANKS},
     report::NodeLossReport,
     seconds,
+    times::{Counts, NodeLossTimes},
 };
 use crate::{
     cluster::Cluster,
+    failure_report,
     kubernetes::{Progress, eventually, list},
     node::NodePart,
-    scale::Percentiles,
 };
 
 /// Longest time until a node is as it was: its kubelet looks once a minute at pods that are gone.
@@ -34,6 +35,16 @@ pub(super) enum RanksElsewhere {
     Fail,
 }
 
+/// What came of a loss.
+#[derive(Clone, Copy, Debug)]
+struct Lost {
+    times: NodeLossTimes,
+    /// Whether old and new pods were mixed.
+    is_mixed: bool,
+    /// Whether the gang was restarted once more after it ran again.
+    is_restarted_again: bool,
+}
+
 impl RanksElsewhere {
     fn word(self) -> &'static str {
         match self {
@@ -44,51 +55,60 @@ impl RanksElsewhere {
 }
 
 impl<Say: Fn(&str)> Bench<'_, Say> {
-    /// Takes so many nodes away, one after another.
+    /// Takes so many nodes away, one after another. `keep` gets what was measured after each, with what was found meanwhile. An error: a gang did not
+    /// start, or a node did not come back.
     pub(super) async fn measure_node_losses(
         &mut self,
         elsewhere: RanksElsewhere,
         runs: u32,
+        keep: impl Fn(NodeLossReport, &[String]) -> Result<()>,
     ) -> Result<NodeLossReport> {
         let word = elsewhere.word();
         self.say(&format!("a node is lost, the ranks elsewhere {word}"));
-        let began = Instant::now();
-        let (mut intents, mut running, mut partial) = (Vec::new(), Vec::new(), 0);
+        let (began, gaps) = (Instant::now(), self.gaps());
+        let (mut times, mut counts) = (Vec::new(), Counts::default());
         for run in 0..runs {
-            let context = || format!("a node is lost, ranks {word}, run {} of {runs}", run + 1);
-            let lost = self.run_node_loss(elsewhere, run).await;
-            let (intent, whole, is_mixed) = lost.with_context(context)?;
-            self.say(&format!(
-                "{}: intent {intent:.1} s, all running {whole:.1} s",
-                context()
-            ));
-            intents.push(intent);
-            running.push(whole);
-            partial += usize::from(is_mixed);
+            let what = format!("a node is lost, ranks {word}, run {} of {runs}", run + 1);
+            let gaps = self.gaps();
+            let lost = self.run_node_loss(elsewhere, run, &what).await;
+            let lost = lost.with_context(|| what.clone())?;
+            if self.gaps() == gaps {
+                self.say(&format!("{what}: {}", lost.times));
+                times.push(lost.times);
+                counts.partial += usize::from(lost.is_mixed);
+            } else {
+                counts.unmeasured += 1;
+                let finding = format!("UNMEASURED: {what}: a watch had to list anew");
+                self.say(&finding);
+                self.findings.push(finding);
+            }
+            counts.wrong += usize::from(lost.is_restarted_again);
+            let mut findings = self.wrong_since(began);
+            let counts = counts.with_wrong(findings.len());
+            findings.extend_from_slice(&self.findings);
+            keep(NodeLossReport::of(word, &times, counts), &findings)?;
         }
-        self.ensure_all_was_seen()?;
-        Ok(NodeLossReport {
-            runs: running.len(),
-            ranks_elsewhere: word,
-            node_loss_to_intent_seconds: Percentiles::of(intents),
-            node_loss_to_running_seconds: Percentiles::of(running),
-            wrong_restarts: self.wrong_since(began),
-            partial_restarts: partial,
-        })
+        self.note_gaps(gaps);
+        let wrong = self.wrong_since(began);
+        let counts = counts.with_wrong(wrong.len());
+        self.findings.extend(wrong);
+        Ok(NodeLossReport::of(word, &times, counts))
     }
 
-    /// One loss: seconds to the intent and to all running, and whether old and new pods were mixed.
+    /// One loss, and the node is back.
     async fn run_node_loss(
         &mut self,
         elsewhere: RanksElsewhere,
         run: u32,
-    ) -> Result<(f64, f64, bool)> {
+        name: &str,
+    ) -> Result<Lost> {
         let behaviour = Behaviour {
             takes_grace: true,
             dies_with_gpu: false,
             hangs_when_lost: elsewhere == RanksElsewhere::Hang,
         };
-        let (gang, before) = self.start_gang("lost", behaviour).await?;
+        let job = self.new_job("lost");
+        let (gang, before) = self.start_gang(&job, behaviour).await?;
         let node = gang.node_of(run % RANKS)?;
         let on_node = self.watched.ask(|seen| seen.gangs_on(&node));
         self.meant.extend(on_node);
@@ -96,28 +116,59 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let began = Instant::now();
         take_away(self.cluster, &node)?;
         let what = format!("gang {} runs whole without node {node}", before.gang);
-        let (intent, again) = eventually(&what, RUN_LIMIT, async || {
+        let look = || {
             let evicted = (before.gang.clone(), before.attempt);
-            let (intent, again) = self.watched.ask(|seen| {
+            self.watched.ask(|seen| {
                 let size = RANKS as usize;
                 let whole = seen.whole_after(&before.gang, before.attempt, size);
                 (seen.evicted.get(&evicted).copied(), whole)
-            });
-            Ok(match (intent, again) {
-                (Some(intent), Some(again)) => Progress::Done((intent, again)),
-                other => Progress::NotYet(format!("{other:?}")),
             })
+        };
+        let waited = eventually(&what, RUN_LIMIT, async || {
+            let (intent, again) = look();
+            Ok(Progress::when(intent.is_some() && again.is_some(), || {
+                format!("{:?}", (intent, again))
+            }))
         })
-        .await?;
-        let lost = Some(node.as_str());
-        let mixed = self.watched.ask(|seen| seen.mixed(&before, again, lost));
-        let is_mixed = self.note_mixed(&before.gang, mixed);
+        .await;
+        let (intent, again) = look();
+        if let Err(error) = waited {
+            failure_report::write(self.cluster, &job).await;
+            self.note_for_later(format!("UNFINISHED: {name}, Job {job}: {error:#}"));
+        }
+        let mut is_mixed = false;
+        if let Some(again) = again {
+            let lost = Some(node.as_str());
+            let mixed = self.watched.ask(|seen| seen.mixed(&before, again, lost));
+            is_mixed = self.note_mixed(&before.gang, mixed);
+        }
 
         bring_back(self.cluster, &node).await?;
         wait_until_as_before(&self.client, &node).await?;
-        gang.finish(&self.client).await?;
+        let mut is_restarted_again = false;
+        if let Some((attempt, _)) = again {
+            if let Err(error) = gang.finish(&self.client).await {
+                self.findings.push(format!("END: {name}: {error:#}"));
+            }
+            let gang = &before.gang;
+            is_restarted_again = self.watched.ask(|seen| seen.restarted_after(gang, attempt));
+            if is_restarted_again {
+                self.findings.push(format!(
+                    "WRONG: gang {gang} was restarted once more after attempt {attempt} ran, without another loss"
+                ));
+            }
+        }
+        gang::delete(&self.client, NAMESPACE, &job).await?;
         self.renew_bystander(&node).await?;
-        Ok((seconds(began, intent), seconds(began, again.1), is_mixed))
+        let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
+        Ok(Lost {
+            times: NodeLossTimes {
+                intent: since(intent),
+                running: since(again.map(|(_, at)| at)),
+            },
+            is_mixed,
+            is_restarted_again,
+        })
     }
 
     /// The gang of one pod that was on the node went with it: another one takes its place.

@@ -1,23 +1,23 @@
-//! What was measured, as a table for people and as JSON for programs.
-
-use std::fmt;
+//! What was measured, as JSON for programs.
 
 use serde::Serialize;
 
 use super::{
-    Timing,
+    Options, Timing,
     cases::{Case, RanksDied},
     gang::{GPUS, GRACE_SECONDS, RANKS},
+    times::{Counts, FaultTimes, NONE, NodeLossTimes, quantiles},
 };
 use crate::scale::Percentiles;
 
 /// What was measured. The fields up to `partial_restarts` are what is promised: times are those of the first case, which is the main one unless others were
-/// chosen; restarts are of all cases.
+/// chosen; restarts are of all cases. A time that never came, as the gang was not back within the limit of a run, counts as longer than any: a quantile that
+/// falls on it is `null`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RecoveryReport {
-    /// Faults that were injected in each case.
-    pub runs: u32,
+    /// Faults that were measured in the first case.
+    pub runs: usize,
     /// From the injection of a fault to its taint in the ResourceSlice, as a watch brought it.
     pub fault_to_taint_seconds: Percentiles,
     /// To the Evict in the Ledger.
@@ -38,6 +38,10 @@ pub struct RecoveryReport {
     pub wrong_restarts: usize,
     /// Restarts in which old and new pods were mixed.
     pub partial_restarts: usize,
+    /// Faults and lost nodes after which the gang was not whole again within the limit of a run, in all cases.
+    pub unfinished_runs: usize,
+    /// Runs of which nothing can be said, in all cases: no fault was injected, or what followed may have been missed. They are in no other number.
+    pub unmeasured_runs: usize,
     /// Seconds of grace that ranks took in the first case.
     pub grace_seconds: u32,
     /// With what it was measured.
@@ -46,7 +50,7 @@ pub struct RecoveryReport {
     pub cases: Vec<FaultReport>,
     /// All cases of lost nodes.
     pub node_losses: Vec<NodeLossReport>,
-    /// Every restart that was wrong or not whole, and where other ranks died than were to, in words.
+    /// Every restart that was wrong or not whole, where other ranks died than were to, and what could not be measured, in words.
     pub findings: Vec<String>,
 }
 
@@ -66,6 +70,8 @@ pub struct Settings {
     pub termination_grace_period_seconds: u32,
     /// The XID that is injected.
     pub xid: u32,
+    /// Gangs that run, and lose a GPU, at one time.
+    pub side_by_side: u32,
     /// Whether the times of lost nodes are shorter than what ships.
     pub is_quick: bool,
     /// What decides about lost nodes.
@@ -76,7 +82,7 @@ pub struct Settings {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultReport {
-    /// Faults that were injected.
+    /// Faults that were measured.
     pub runs: usize,
     /// Seconds of grace that ranks took that were told to end.
     pub grace_seconds: u32,
@@ -100,6 +106,10 @@ pub struct FaultReport {
     pub wrong_restarts: usize,
     /// See [`RecoveryReport::partial_restarts`].
     pub partial_restarts: usize,
+    /// See [`RecoveryReport::unfinished_runs`]; they are among the runs.
+    pub unfinished_runs: usize,
+    /// See [`RecoveryReport::unmeasured_runs`]; they are not among the runs.
+    pub unmeasured_runs: usize,
 }
 
 /// One case of a lost node.
@@ -118,49 +128,30 @@ pub struct NodeLossReport {
     pub wrong_restarts: usize,
     /// See [`RecoveryReport::partial_restarts`].
     pub partial_restarts: usize,
-}
-
-/// Quantiles of nothing: `null` in JSON.
-const NONE: Percentiles = Percentiles {
-    p50: f64::NAN,
-    p99: f64::NAN,
-};
-
-/// Times of one fault, in seconds since it was injected.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct FaultTimes {
-    pub(super) taint: f64,
-    /// `None`: nobody was evicted, as all ranks had ended.
-    pub(super) intent: Option<f64>,
-    pub(super) deleted: f64,
-    pub(super) running: f64,
-    /// Attempts that it took, at least one.
-    pub(super) attempts: i64,
-}
-
-/// What was counted in a case.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counts {
-    pub(super) wrong: usize,
-    pub(super) partial: usize,
-    pub(super) died_otherwise: usize,
+    /// See [`RecoveryReport::unfinished_runs`]; they are among the runs.
+    pub unfinished_runs: usize,
+    /// See [`RecoveryReport::unmeasured_runs`]; they are not among the runs.
+    pub unmeasured_runs: usize,
 }
 
 impl RecoveryReport {
     /// Nothing was measured yet.
-    pub(super) fn new(runs: u32, first: Case, kubernetes: String, timing: Timing) -> Self {
-        let none = Percentiles::default();
+    pub(super) fn new(options: &Options, kubernetes: String) -> Self {
+        let first = options.cases.first().copied().unwrap_or(Case::MAIN);
+        let timing = options.timing;
         Self {
-            runs,
-            fault_to_taint_seconds: none,
-            fault_to_intent_seconds: none,
-            fault_to_deleted_seconds: none,
-            fault_to_running_seconds: none,
+            runs: 0,
+            fault_to_taint_seconds: NONE,
+            fault_to_intent_seconds: NONE,
+            fault_to_deleted_seconds: NONE,
+            fault_to_running_seconds: NONE,
             node_loss_to_running_seconds: None,
             kubernetes_node_loss_seconds: None,
             ranks_died: first.ranks_died,
             wrong_restarts: 0,
             partial_restarts: 0,
+            unfinished_runs: 0,
+            unmeasured_runs: 0,
             grace_seconds: first.grace_seconds(),
             settings: Settings {
                 kubernetes,
@@ -169,6 +160,7 @@ impl RecoveryReport {
                 gpus_of_rank: GPUS,
                 termination_grace_period_seconds: GRACE_SECONDS,
                 xid: super::XID,
+                side_by_side: options.side_by_side,
                 is_quick: timing != Timing::AS_SHIPPED,
                 timing,
             },
@@ -180,6 +172,7 @@ impl RecoveryReport {
 
     pub(super) fn add_case(&mut self, case: FaultReport) {
         if self.cases.is_empty() {
+            self.runs = case.runs;
             self.fault_to_taint_seconds = case.fault_to_taint_seconds;
             self.fault_to_intent_seconds = case.fault_to_intent_seconds;
             self.fault_to_deleted_seconds = case.fault_to_deleted_seconds;
@@ -187,6 +180,8 @@ impl RecoveryReport {
         }
         self.wrong_restarts += case.wrong_restarts;
         self.partial_restarts += case.partial_restarts;
+        self.unfinished_runs += case.unfinished_runs;
+        self.unmeasured_runs += case.unmeasured_runs;
         self.cases.push(case);
     }
 
@@ -195,114 +190,52 @@ impl RecoveryReport {
             .get_or_insert(case.node_loss_to_running_seconds);
         self.wrong_restarts += case.wrong_restarts;
         self.partial_restarts += case.partial_restarts;
+        self.unfinished_runs += case.unfinished_runs;
+        self.unmeasured_runs += case.unmeasured_runs;
         self.node_losses.push(case);
     }
 }
 
 impl FaultReport {
     pub(super) fn of(case: Case, times: &[FaultTimes], counts: Counts) -> Self {
-        let of = |time: fn(&FaultTimes) -> f64| Percentiles::of(times.iter().map(time).collect());
-        let intents: Vec<f64> = times.iter().filter_map(|times| times.intent).collect();
-        let without_eviction = times.len() - intents.len();
+        let of = |time: fn(&FaultTimes) -> Option<f64>| quantiles(times.iter().map(time));
+        let evicted = times.iter().filter(|times| !times.is_without_eviction());
+        let count = |is_so: fn(&FaultTimes) -> bool| times.iter().filter(|it| is_so(it)).count();
         Self {
             runs: times.len(),
             grace_seconds: case.grace_seconds(),
             ranks_died: case.ranks_died,
             fault_to_taint_seconds: of(|times| times.taint),
-            fault_to_intent_seconds: if intents.is_empty() {
-                NONE
-            } else {
-                Percentiles::of(intents)
-            },
+            fault_to_intent_seconds: quantiles(evicted.map(|times| times.intent)),
             fault_to_deleted_seconds: of(|times| times.deleted),
             fault_to_running_seconds: of(|times| times.running),
-            without_eviction,
+            without_eviction: count(FaultTimes::is_without_eviction),
             died_otherwise: counts.died_otherwise,
-            repeated_attempts: times.iter().filter(|times| times.attempts > 1).count(),
+            repeated_attempts: count(|times| times.attempts.is_some_and(|took| took > 1)),
             wrong_restarts: counts.wrong,
             partial_restarts: counts.partial,
+            unfinished_runs: count(|times| times.running.is_none()),
+            unmeasured_runs: counts.unmeasured,
         }
     }
 }
 
-/// Two quantiles in seconds, in one column.
-fn pair(times: Percentiles) -> String {
-    format!("{:.1}; {:.1}", times.p50, times.p99)
-}
-
-impl fmt::Display for RecoveryReport {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            formatter,
-            "Seconds from the fault of a GPU, p50; p99. {} pods of {} GPUs on {} nodes, XID {}, Kubernetes {}.",
-            self.settings.ranks,
-            self.settings.gpus_of_rank,
-            self.settings.nodes,
-            self.settings.xid,
-            self.settings.kubernetes
-        )?;
-        writeln!(
-            formatter,
-            "{:>5} {:>5} {:>5} {:>12} {:>12} {:>14} {:>14} {:>6} {:>8}",
-            "GRACE",
-            "DIED",
-            "RUNS",
-            "TAINT",
-            "INTENT",
-            "ALL DELETED",
-            "ALL RUNNING",
-            "WRONG",
-            "PARTIAL"
-        )?;
-        for case in &self.cases {
-            writeln!(
-                formatter,
-                "{:>5} {:>5} {:>5} {:>12} {:>12} {:>14} {:>14} {:>6} {:>8}",
-                case.grace_seconds,
-                case.ranks_died.to_string(),
-                case.runs,
-                pair(case.fault_to_taint_seconds),
-                pair(case.fault_to_intent_seconds),
-                pair(case.fault_to_deleted_seconds),
-                pair(case.fault_to_running_seconds),
-                case.wrong_restarts,
-                case.partial_restarts
-            )?;
+impl NodeLossReport {
+    pub(super) fn of(
+        ranks_elsewhere: &'static str,
+        times: &[NodeLossTimes],
+        counts: Counts,
+    ) -> Self {
+        Self {
+            runs: times.len(),
+            ranks_elsewhere,
+            node_loss_to_intent_seconds: quantiles(times.iter().map(|times| times.intent)),
+            node_loss_to_running_seconds: quantiles(times.iter().map(|times| times.running)),
+            wrong_restarts: counts.wrong,
+            partial_restarts: counts.partial,
+            unfinished_runs: times.iter().filter(|it| it.running.is_none()).count(),
+            unmeasured_runs: counts.unmeasured,
         }
-        let quick = if self.settings.is_quick {
-            "; times are SHORTENED"
-        } else {
-            ""
-        };
-        let timing = self.settings.timing;
-        writeln!(
-            formatter,
-            "\nSeconds from the loss of a node, p50; p99. NotReady after {} s, gangs are evicted {} s later, pods tolerate it for {} s{quick}.",
-            timing.node_monitor_grace_seconds,
-            timing.node_evict_after_seconds,
-            timing.toleration_seconds
-        )?;
-        for case in &self.node_losses {
-            writeln!(
-                formatter,
-                "gang whose ranks elsewhere {}: intent {}, all running {} ({} runs, {} wrong, {} partial)",
-                case.ranks_elsewhere,
-                pair(case.node_loss_to_intent_seconds),
-                pair(case.node_loss_to_running_seconds),
-                case.runs,
-                case.wrong_restarts,
-                case.partial_restarts
-            )?;
-        }
-        if let Some(seconds) = self.kubernetes_node_loss_seconds {
-            writeln!(
-                formatter,
-                "plain Job, Kubernetes alone: lost pods run elsewhere after {seconds:.1} (once)"
-            )?;
-        }
-        self.findings
-            .iter()
-            .try_for_each(|finding| writeln!(formatter, "  {finding}"))
     }
 }
 
@@ -312,18 +245,28 @@ mod tests {
 
     fn times(running: f64, attempts: i64) -> FaultTimes {
         FaultTimes {
-            taint: 0.5,
+            taint: Some(0.5),
             intent: Some(1.0),
-            deleted: running - 5.0,
-            running,
-            attempts,
+            deleted: Some(running - 5.0),
+            running: Some(running),
+            attempts: Some(attempts),
         }
+    }
+
+    fn report(timing: Timing) -> RecoveryReport {
+        let options = Options {
+            runs: 2,
+            side_by_side: 1,
+            cases: vec![Case::MAIN],
+            node_loss_runs: 0,
+            timing,
+        };
+        RecoveryReport::new(&options, "v1.37.0".to_owned())
     }
 
     #[test]
     fn the_first_case_is_what_the_report_says_first_and_restarts_are_summed() {
-        let version = "v1.37.0".to_owned();
-        let mut report = RecoveryReport::new(2, Case::MAIN, version, Timing::AS_SHIPPED);
+        let mut report = report(Timing::AS_SHIPPED);
         let first = [times(40.0, 1), times(44.0, 2)];
         let counts = Counts {
             partial: 1,
@@ -372,8 +315,52 @@ mod tests {
     }
 
     #[test]
+    fn before_anything_was_measured_there_are_no_times() {
+        let json = serde_json::to_value(report(Timing::AS_SHIPPED)).unwrap();
+        assert_eq!(json["runs"], 0);
+        for field in ["Taint", "Intent", "Deleted", "Running"] {
+            let quantiles = &json[format!("faultTo{field}Seconds")];
+            let nothing = serde_json::json!({"p50": null, "p99": null});
+            assert_eq!(*quantiles, nothing, "{field}");
+        }
+    }
+
+    #[test]
+    fn a_gang_that_was_not_back_in_time_took_longer_than_any_and_is_not_left_out() {
+        let mut lost = times(0.0, 1);
+        (lost.deleted, lost.running, lost.attempts) = (None, None, None);
+        let mut all = vec![times(40.0, 1); 49];
+        all.push(lost);
+        let counts = Counts {
+            unmeasured: 1,
+            ..Counts::default()
+        };
+        let mut report = report(Timing::AS_SHIPPED);
+        report.add_case(FaultReport::of(Case::MAIN, &all, counts));
+        let never = [NodeLossTimes::default()];
+        report.add_node_loss(NodeLossReport::of("hang", &never, Counts::default()));
+        let json = serde_json::to_value(&report).unwrap();
+        for (field, expected) in [
+            ("/runs", serde_json::json!(50)),
+            ("/faultToTaintSeconds/p99", serde_json::json!(0.5)),
+            ("/faultToIntentSeconds/p99", serde_json::json!(1.0)),
+            ("/faultToRunningSeconds/p50", serde_json::json!(40.0)),
+            ("/faultToRunningSeconds/p99", serde_json::Value::Null),
+            ("/nodeLossToRunningSeconds/p50", serde_json::Value::Null),
+            ("/unfinishedRuns", serde_json::json!(2)),
+            ("/unmeasuredRuns", serde_json::json!(1)),
+            ("/cases/0/unfinishedRuns", serde_json::json!(1)),
+            ("/cases/0/withoutEviction", serde_json::json!(0)),
+            ("/nodeLosses/0/unfinishedRuns", serde_json::json!(1)),
+        ] {
+            assert_eq!(json.pointer(field), Some(&expected), "{field}");
+        }
+        assert!(report.to_string().contains("40.0; never"), "{report}");
+    }
+
+    #[test]
     fn times_of_lost_nodes_that_are_shortened_are_said_to_be() {
-        let report = RecoveryReport::new(1, Case::MAIN, String::new(), Timing::QUICK);
+        let report = report(Timing::QUICK);
         assert!(report.settings.is_quick);
         assert!(report.to_string().contains("SHORTENED"), "{report}");
     }

@@ -38,6 +38,17 @@ impl Seen {
         restarted
     }
 
+    /// Whether a gang that ran whole in this attempt was started anew once more.
+    pub(super) fn restarted_after(&self, gang: &str, attempt: i64) -> bool {
+        let mut evicted = self.evicted.keys();
+        let is_evicted = evicted.any(|(of, at)| of == gang && *at >= attempt);
+        let is_later = |at: &i64| *at > attempt;
+        is_evicted
+            || self
+                .of_gang(gang)
+                .any(|(_, pod)| pod.attempts.iter().any(is_later))
+    }
+
     /// Where the gang was not restarted whole: a pod that was made anew joined the attempt that ran, a pod belonged to two attempts, or a pod
     /// of the old attempt still ran when `again` (an attempt and when all of it ran) did. What ran on `lost_node` runs no more, whatever the API
     /// server says.
@@ -206,6 +217,30 @@ mod tests {
         let mut seen = whole.clone();
         seen.pods.get_mut("old-0").unwrap().gone_at = None;
         assert!(seen.mixed(&before, again, Some("node-0")).is_empty());
+    }
+
+    #[test]
+    fn a_gang_that_goes_once_more_after_it_ran_again_is_seen_to() {
+        let start = Instant::now();
+        let (whole, _) = restarted_whole(start);
+        let evicted = |attempt: i64| {
+            let mut seen = whole.clone();
+            seen.evicted.insert((GANG.to_owned(), attempt), start);
+            seen.evicted.insert(("bench/other".to_owned(), 2), start);
+            seen
+        };
+        let mut later = whole.clone();
+        later
+            .pods
+            .insert("third".to_owned(), pod(GANG, &[3], start, None));
+        for (seen, expected) in [
+            (whole.clone(), false),
+            (evicted(1), false),
+            (evicted(2), true),
+            (later, true),
+        ] {
+            assert_eq!(seen.restarted_after(GANG, 2), expected, "{seen:?}");
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the API server showed, and when: pods, taints of devices, evictions in the Ledger.
 //!
-//! Times are those at which a watch brought the news, on the clock of this process. A watch that had to list anew may have missed something in
-//! between: that is counted, and a run in which it happened has no result.
+//! Times are those at which a watch brought the news, on the clock of this process, which is that by which faults are injected. A watch that had to
+//! list anew may have missed something in between: that is counted, and a run in which it happened has no result.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -163,14 +163,15 @@ impl Seen {
         }
     }
 
+    /// A slice that is gone says nothing of its devices: they may stand in another one by then.
     fn note_slice(&mut self, slice: &ResourceSlice, is_gone: bool, now: Instant) {
-        if slice.spec.driver != keys::DRIVER {
+        if is_gone || slice.spec.driver != keys::DRIVER {
             return;
         }
         for device in slice.spec.devices.iter().flatten() {
             let key = (slice.spec.pool.name.clone(), device.name.clone());
             let mut taints = device.taints.iter().flatten();
-            if !is_gone && taints.any(|taint| taint.key == keys::TAINT_FAULT) {
+            if taints.any(|taint| taint.key == keys::TAINT_FAULT) {
                 self.tainted.entry(key).or_insert(now);
             } else {
                 self.tainted.remove(&key);
@@ -187,8 +188,19 @@ impl Seen {
         }
     }
 
+    /// The gangs of the pods of a Job, `namespace/name`.
+    pub(super) fn gangs_of_job(&self, job: &str) -> BTreeSet<String> {
+        let pods = self.pods.values();
+        pods.filter(|pod| pod.owner.as_deref() == Some(job))
+            .filter_map(|pod| pod.gang.clone())
+            .collect()
+    }
+
     /// The pods of a gang, by UID.
-    fn of_gang<'a>(&'a self, gang: &'a str) -> impl Iterator<Item = (&'a String, &'a SeenPod)> {
+    pub(super) fn of_gang<'a>(
+        &'a self,
+        gang: &'a str,
+    ) -> impl Iterator<Item = (&'a String, &'a SeenPod)> {
         let pods = self.pods.iter();
         pods.filter(move |(_, pod)| pod.gang.as_deref() == Some(gang))
     }
@@ -243,5 +255,52 @@ impl SeenPod {
     /// When it ended or was gone, whatever came first.
     pub(super) fn end(&self) -> Option<Instant> {
         [self.ended_at, self.gone_at].into_iter().flatten().min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn slice(taint: Option<&str>) -> ResourceSlice {
+        let taints = taint.map(|key| json!({"key": key, "value": "Reset", "effect": "NoSchedule"}));
+        let taints: Vec<_> = taints.into_iter().collect();
+        let slice = json!({
+            "metadata": {"name": "slice"},
+            "spec": {
+                "driver": keys::DRIVER,
+                "nodeName": "node-0",
+                "pool": {"name": "node-0", "generation": 1, "resourceSliceCount": 1},
+                "devices": [{"name": "gpu-0", "taints": taints}],
+            },
+        });
+        serde_json::from_value(slice).unwrap()
+    }
+
+    #[test]
+    fn a_device_is_tainted_since_that_was_first_seen_until_it_is_seen_without() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let mut seen = Seen::default();
+        let (faulty, well) = (slice(Some(keys::TAINT_FAULT)), slice(None));
+        let gone = slice(Some(keys::TAINT_GONE));
+        for (slice, is_gone, when, expected) in [
+            (&well, false, 0, None),
+            (&faulty, false, 1, Some(1)),
+            (&faulty, false, 2, Some(1)),
+            // It may be published in another slice by then.
+            (&faulty, true, 3, Some(1)),
+            (&gone, false, 4, None),
+            (&faulty, false, 5, Some(5)),
+        ] {
+            seen.note_slice(slice, is_gone, at(when));
+            let device = ("node-0".to_owned(), "gpu-0".to_owned());
+            let since = seen.tainted.get(&device).copied();
+            assert_eq!(since, expected.map(at), "after {when} s");
+        }
     }
 }

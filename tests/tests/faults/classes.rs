@@ -45,8 +45,8 @@ struct Case {
 enum Told {
     /// By the taint of this key with this value: nothing new is placed there.
     Taint(&'static str, &'static str),
-    /// As an anomaly of this class.
-    Anomaly(&'static str),
+    /// As an anomaly of this class, for this cause.
+    Anomaly(&'static str, &'static str),
 }
 
 /// What follows for whoever holds the GPU, and needs its NVLinks.
@@ -103,19 +103,19 @@ static SPARING: [Case; 5] = [
     Case {
         name: "xid-63",
         fault: Fault::Xid(63),
-        told: Told::Anomaly("Info"),
+        told: Told::Anomaly("Info", "XID 63"),
         follows: Follows::GoOn,
     },
     Case {
         name: "xid-31",
         fault: Fault::Xid(31),
-        told: Told::Anomaly("App"),
+        told: Told::Anomaly("App", "XID 31"),
         follows: Follows::GoOn,
     },
     Case {
         name: "xid-13",
         fault: Fault::Xid(13),
-        told: Told::Anomaly("App"),
+        told: Told::Anomaly("App", "XID 13"),
         follows: Follows::GoOn,
     },
     Case {
@@ -127,7 +127,7 @@ static SPARING: [Case; 5] = [
     Case {
         name: "too-hot",
         fault: Fault::TooHot,
-        told: Told::Anomaly("Info"),
+        told: Told::Anomaly("Info", "throttled"),
         follows: Follows::GoOn,
     },
 ];
@@ -214,7 +214,7 @@ async fn breaks(
         Told::Taint(key, value) => {
             gpu.wait_until_tainted(&client, key, value).await?;
         }
-        Told::Anomaly(class) => wait_until_listed(&client, gpu, class).await?,
+        Told::Anomaly(class, cause) => wait_until_listed(&client, gpu, class, cause).await?,
     }
     match case.follows {
         Follows::Restart => restarts(cluster, running, gpu, &[]).await?,

@@ -3,31 +3,23 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context, Result, ensure};
-use k8s_openapi::api::{
-    core::v1::{Node, Pod},
-    policy::v1::PodDisruptionBudget,
-};
-use kube::{Api, Client, ResourceExt, api::EvictParams};
-use muster_api::{Gang, Reason};
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use muster_api::Reason;
 use muster_tests::{
-    builders::RankProgram,
-    cluster::Cluster,
-    evictions::wait_for_eviction,
-    gangs,
-    kubernetes::{LIMIT, Progress, eventually},
-    scenarios,
-    suite::Scenario,
-    workloads::Workload,
+    builders::RankProgram, cluster::Cluster, evictions::wait_for_eviction, gangs,
+    kubernetes::LIMIT, scenarios, suite::Scenario, workloads::Workload,
 };
 
-use crate::stage::{Running, prepare_team, restart_controller};
+use crate::{
+    budgets::Evictor,
+    stage::{Running, prepare_team, restart_controller},
+};
 
-/// The argument that ships, and the one of this scenario.
-const ON_CORDON: (&str, &str) = ("--on-cordon=nothing", "--on-cordon=move");
+/// The argument that ships, and the one by which drains move gangs.
+pub(crate) const ON_CORDON: (&str, &str) = ("--on-cordon=nothing", "--on-cordon=move");
 /// Its namespace, and its Team.
 const NAMESPACE: &str = "cordoned";
-/// What the API server answers where a budget lets no pod go.
-const TOO_MANY_REQUESTS: u16 = 429;
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
     scenarios![a_drain_waits_until_the_gang_of_its_node_has_been_moved_whole]
@@ -53,7 +45,8 @@ async fn is_moved(cluster: &Cluster) -> Result<()> {
     };
     let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
     let gang = running.now(&client).await?;
-    is_held_off(&client, &gang).await?;
+    let evictor = Evictor::of(cluster).await?;
+    evictor.is_held_off(&gang).await?;
     let nodes = gangs::nodes(&client, &gang).await?;
     let node = nodes.first().context("a node")?.clone();
     let all: Api<Node> = Api::all(client.clone());
@@ -66,33 +59,10 @@ async fn is_moved(cluster: &Cluster) -> Result<()> {
         let gang = running.now(&client).await?;
         let nodes: BTreeSet<String> = gangs::nodes(&client, &gang).await?.into_iter().collect();
         ensure!(!nodes.contains(&node), "{node} is cordoned: {nodes:?}");
-        is_held_off(&client, &gang).await
+        evictor.is_held_off(&gang).await
     }
     .await;
     all.uncordon(&node).await?;
     moved?;
     running.finishes(&client).await
-}
-
-/// It has a budget, which lets none of its pods go.
-async fn is_held_off(client: &Client, gang: &Gang) -> Result<()> {
-    let budgets: Api<PodDisruptionBudget> = Api::namespaced(client.clone(), NAMESPACE);
-    let name = gang.name_any();
-    eventually("the gang has a budget", LIMIT, async || {
-        let budget = budgets.get_opt(&name).await?;
-        let is_there = budget.is_some();
-        Ok(Progress::when(is_there, || format!("none of name {name}")))
-    })
-    .await?;
-    let members = gangs::pods(client, gang).await?;
-    let pods: Api<Pod> = Api::namespaced(client.clone(), NAMESPACE);
-    for pod in members.values() {
-        let refused = pods.evict(&pod.name_any(), &EvictParams::default()).await;
-        let is_refused = matches!(
-            &refused,
-            Err(kube::Error::Api(status)) if status.code == TOO_MANY_REQUESTS
-        );
-        ensure!(is_refused, "{}: {refused:?}", pod.name_any());
-    }
-    Ok(())
 }

@@ -3,14 +3,17 @@
 //! Real kubelets and the mock NVML library, by which tests break GPUs ([`muster_tests::faults`]). That a fault is told until something ended
 //! it (S7), and that it costs whoever holds the device, once (S8), is judged by the observer in every scenario; here is what it must not see.
 //! A claim that is prepared while an earlier one is held by force-deleted pods (k/k#141471) is `same_gpu` in `nodes_and_driver`, and in `slices`
-//! `overlapping`.
+//! `overlapping`. Nodes that are lost are the suite `node_loss`.
 //!
 //! As part of all tests this suite runs a sample: the seed chooses. `cargo xtask test faults --all` runs all of it, with gangs of 64 pods.
 
+mod budgets;
 mod classes;
 mod cordon;
 mod crowd;
+mod drains;
 mod halts;
+mod hung;
 mod recovery;
 mod restarts;
 mod stage;
@@ -73,7 +76,13 @@ fn main() -> ExitCode {
     let further: Vec<Scenario> = further.into_iter().flatten().collect();
     if is_all {
         scenarios.extend(further);
-        scenarios.extend(stages_of_life::longer_scenarios());
+        let longer = [
+            stages_of_life::longer_scenarios(),
+            recovery::longer(),
+            hung::scenarios(),
+            drains::scenarios(),
+        ];
+        scenarios.extend(longer.into_iter().flatten());
     } else {
         scenarios.extend(one_of(further, seed()));
     }

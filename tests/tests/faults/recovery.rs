@@ -4,12 +4,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Client, ResourceExt};
 use muster_api::{Reason, keys::TAINT_FAULT};
 use muster_tests::{
     builders::RankProgram,
     cluster::Cluster,
     faults::{Fault, TargetGpu, ensure_fault_evictions, wait_for_fault_eviction},
-    kubernetes::LIMIT,
+    kubernetes::{LIMIT, Progress, eventually, list},
     scenarios,
     suite::Scenario,
     workloads::Workload,
@@ -22,6 +24,10 @@ use crate::stage::{Running, Single, charged, ensure_tainted, prepare_team};
 const TARGET: Duration = Duration::from_mins(1);
 /// GPUs of a node.
 const GPUS: u32 = 8;
+/// The rank whose GPU breaks.
+const FAULTY: u32 = 1;
+/// What a rank reports that SIGTERM ended.
+const TERMINATED: &str = "terminated";
 
 /// What the ranks do when the GPU fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +38,8 @@ enum Ranks {
     IgnoreSigterm,
     /// The one with that GPU dies, and the other hangs, waiting for it.
     OneDies,
+    /// The one with that GPU dies, and two others after it; the last hangs.
+    ThreeDie,
     /// All die.
     AllDie,
 }
@@ -54,6 +62,13 @@ pub(crate) fn further() -> Vec<Scenario> {
     ];
     further.extend(dying.into_iter().map(Scenario::with_faults));
     further
+}
+
+/// The Job makes its pods anew only after a pause.
+pub(crate) fn longer() -> Vec<Scenario> {
+    let longer = scenarios![a_gang_of_which_three_ranks_died_with_a_gpu_restarts];
+    let longer = longer.into_iter().map(Scenario::with_faults);
+    longer.map(|one| one.with_more_time(2 * TARGET)).collect()
 }
 
 fn evicting(scenarios: Vec<Scenario>) -> Vec<Scenario> {
@@ -79,6 +94,10 @@ async fn a_gang_of_which_one_rank_died_with_its_gpu_restarts_within_a_minute(
     restarts(cluster, "one-dies", Ranks::OneDies).await
 }
 
+async fn a_gang_of_which_three_ranks_died_with_a_gpu_restarts(cluster: &mut Cluster) -> Result<()> {
+    restarts(cluster, "three-die", Ranks::ThreeDie).await
+}
+
 async fn a_gang_of_which_all_ranks_died_with_a_gpu_restarts(cluster: &mut Cluster) -> Result<()> {
     restarts(cluster, "all-die", Ranks::AllDie).await
 }
@@ -88,7 +107,7 @@ impl Ranks {
         match self {
             Self::GoOn => program.hanging_when_lost(),
             Self::IgnoreSigterm => program.hanging_when_lost().ignoring_sigterm(),
-            Self::OneDies => program.hanging_when_lost().dying_with_their_gpu(),
+            Self::OneDies | Self::ThreeDie => program.hanging_when_lost().dying_with_their_gpu(),
             Self::AllDie => program.dying_with_their_gpu(),
         }
     }
@@ -97,7 +116,34 @@ impl Ranks {
     fn limit(self) -> Duration {
         match self {
             Self::GoOn | Self::IgnoreSigterm | Self::OneDies => TARGET,
-            Self::AllDie => 2 * TARGET,
+            Self::ThreeDie | Self::AllDie => 2 * TARGET,
+        }
+    }
+
+    /// How many there are.
+    fn size(self) -> u32 {
+        match self {
+            Self::GoOn | Self::IgnoreSigterm | Self::OneDies | Self::AllDie => 2,
+            Self::ThreeDie => 4,
+        }
+    }
+
+    /// Those that are told to die when the GPU fails, beside the one that has it.
+    fn told_to_die(self) -> &'static [u32] {
+        match self {
+            Self::GoOn | Self::IgnoreSigterm | Self::OneDies | Self::AllDie => &[],
+            Self::ThreeDie => &[2, 3],
+        }
+    }
+
+    /// How many die, and how many of the others SIGTERM ends.
+    fn ends(self) -> (usize, usize) {
+        match self {
+            Self::GoOn => (0, 2),
+            Self::IgnoreSigterm => (0, 0),
+            Self::OneDies => (1, 1),
+            Self::ThreeDie => (3, 1),
+            Self::AllDie => (2, 0),
         }
     }
 }
@@ -109,17 +155,21 @@ async fn restarts(cluster: &Cluster, namespace: &str, ranks: Ranks) -> Result<()
     let workload = Workload {
         namespace,
         name: "train",
-        ranks: 2,
-        gpus: GPUS / 2,
+        ranks: ranks.size(),
+        gpus: GPUS / ranks.size(),
     };
     let running = Running::start(cluster, workload, |program| ranks.of(program)).await?;
-    let gpu = running.gpu_of(cluster, 1).await?;
+    let gpu = running.gpu_of(cluster, FAULTY).await?;
     let before = charged(&client, namespace).await?;
     let broken_at = gpu.inject(Fault::Xid(48))?;
+    for rank in ranks.told_to_die() {
+        running.ranks.fail(*rank)?;
+    }
     let judged = async {
         gpu.wait_until_tainted(&client, TAINT_FAULT, "Reset")
             .await?;
         is_restarted(cluster, &running, &gpu, ranks, broken_at).await?;
+        ended_so(&client, &running, ranks).await?;
         let after = charged(&client, namespace).await?;
         ensure!(
             after == before,
@@ -148,7 +198,7 @@ async fn is_restarted(
     broken_at: Instant,
 ) -> Result<()> {
     let (client, namespace) = (cluster.client(), running.workload.namespace);
-    let has_dead_ranks = matches!(ranks, Ranks::OneDies | Ranks::AllDie);
+    let has_dead_ranks = matches!(ranks, Ranks::OneDies | Ranks::ThreeDie | Ranks::AllDie);
     if !has_dead_ranks {
         wait_for_fault_eviction(&client, namespace, &running.gang(), gpu).await?;
     }
@@ -164,12 +214,36 @@ async fn is_restarted(
     if has_dead_ranks {
         let is_one_of_them =
             |reason: &Reason| [Reason::DeviceFault, Reason::PodFailed].contains(reason);
+        // Where all are dead nobody is left to be evicted, perhaps.
+        let is_once = reasons.len() == 1 || (ranks == Ranks::AllDie && reasons.is_empty());
         ensure!(
-            reasons.len() <= 1 && reasons.iter().all(is_one_of_them),
+            is_once && reasons.iter().all(is_one_of_them),
             "it was evicted for {reasons:?}"
         );
         Ok(())
     } else {
         ensure_fault_evictions(&client, namespace, &running.gang(), 1).await
     }
+}
+
+/// So many ranks of the first attempt died by themselves as were to, and SIGTERM ended the others, unless they ignored it: who was killed has
+/// reported nothing. Those of the second one run, and report at their end.
+async fn ended_so(client: &Client, running: &Running<'_>, ranks: Ranks) -> Result<()> {
+    let namespace = running.workload.namespace;
+    eventually("no pod of the first attempt is left", LIMIT, async || {
+        let pods: Vec<Pod> = list(client, Some(namespace)).await?;
+        let uids = pods.iter().filter_map(ResourceExt::uid);
+        let left = uids.filter(|uid| running.pods.contains(uid)).count();
+        Ok(Progress::when(left == 0, || format!("{left} are")))
+    })
+    .await?;
+    let outcomes = (0..ranks.size()).filter_map(|rank| running.ranks.outcome(rank));
+    let outcomes: Vec<String> = outcomes.collect();
+    let terminated = outcomes.iter().filter(|it| *it == TERMINATED).count();
+    let died = outcomes.len() - terminated;
+    ensure!(
+        (died, terminated) == ranks.ends(),
+        "{ranks:?}: they ended so: {outcomes:?}"
+    );
+    Ok(())
 }

@@ -1,14 +1,16 @@
 //! A fault outlives whoever tells of it: the driver, the kubelet, which deletes what its node publishes, and the controller. A reboot of the machine ends it.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::Result;
+use k8s_openapi::api::resource::v1::ResourceSlice;
+use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys::{TAINT_FAULT, TAINT_NODE_FAULT};
 use muster_tests::{
     builders::RankProgram,
     cluster::Cluster,
     faults::{Fault, TargetGpu, reboot, wait_for_fault_eviction},
-    kubernetes::{LIMIT, Progress, always},
+    kubernetes::{LIMIT, Progress, always, eventually},
     scenarios,
     suite::Scenario,
     workloads::Workload,
@@ -70,12 +72,31 @@ async fn outlives(cluster: &mut Cluster, gpu: &TargetGpu) -> Result<()> {
         Ok(Progress::Done(()))
     })
     .await?;
+    let before = published(&client, &gpu.node).await?;
     let node = cluster.node(&gpu.node)?;
     node.restart_kubelet().await?;
+    // Until then it is the old ones that have the taint.
+    eventually("the kubelet has deleted the slices", LIMIT, async || {
+        let left = published(&client, &gpu.node).await?;
+        Ok(Progress::when(left.is_disjoint(&before), || {
+            format!("{left:?}")
+        }))
+    })
+    .await?;
     gpu.wait_until_tainted(&client, TAINT_FAULT, "Reboot")
         .await?;
     gpu.wait_until_tainted(&client, TAINT_NODE_FAULT, "Reboot")
         .await?;
     restart_controller(cluster, &[]).await?;
     ensure_tainted(&client, gpu).await
+}
+
+/// UIDs of the slices that a node publishes.
+async fn published(client: &Client, node: &str) -> Result<BTreeSet<String>> {
+    let slices: Api<ResourceSlice> = Api::all(client.clone());
+    let slices = slices.list(&ListParams::default()).await?;
+    let own = slices
+        .iter()
+        .filter(|slice| slice.spec.node_name.as_deref() == Some(node));
+    Ok(own.filter_map(ResourceExt::uid).collect())
 }

@@ -261,15 +261,23 @@ fn queued_at(gang: &Gang) -> Option<Time> {
     gang.status.as_ref()?.queued_at.clone()
 }
 
-/// Waits until the driver's list of what is wrong with its node's GPUs names this one with that class.
-pub(crate) async fn wait_until_listed(client: &Client, gpu: &TargetGpu, class: &str) -> Result<()> {
+/// Waits until the driver's list of what is wrong with its node's GPUs names this one with that class for that cause. What it had before may be listed, too.
+pub(crate) async fn wait_until_listed(
+    client: &Client,
+    gpu: &TargetGpu,
+    class: &str,
+    cause: &str,
+) -> Result<()> {
     let nodes: Api<NodeDevices> = Api::all(client.clone());
-    let what = format!("{} is listed as {class}", gpu.full_device_name());
+    let what = format!("{} is listed as {class}: {cause}", gpu.full_device_name());
     eventually(&what, LIMIT, async || {
         let status = nodes.get(&gpu.node).await?.status.unwrap_or_default();
         let faults = status.faults.unwrap_or_default();
         let mut faults = faults.iter();
-        let is_listed = faults.any(|fault| fault.gpu == gpu.uuid && fault.class == class);
+        let is_listed = faults.any(|fault| {
+            let mut causes = fault.causes.iter();
+            fault.gpu == gpu.uuid && fault.class == class && causes.any(|it| it == cause)
+        });
         Ok(Progress::when(is_listed, || format!("{faults:?}")))
     })
     .await

@@ -9,6 +9,7 @@ use muster_tests::{
     cluster::Cluster,
     kubernetes::{LIMIT, Progress, eventually},
     node::NodePart,
+    node_state::is_well,
     scenarios,
     suite::Scenario,
 };
@@ -82,7 +83,7 @@ async fn is_back(client: &Client, scene: &Scene, records: &Path) -> Result<()> {
         let object = devices.get(&scene.node).await?;
         let pods = scene.pods_on_node(client).await?;
         let left = fs::read_dir(records)?.count();
-        let is_well = stage::is_well(&object) && pods.is_empty() && left == 0;
+        let is_well = is_well(&object) && pods.is_empty() && left == 0;
         Ok(Progress::when(used == GPUS && is_well, || {
             format!(
                 "{used} GPUs used, pods {pods:?}, {left} records, {:?}, {:?}",

@@ -4,20 +4,16 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::{
-    api::{
-        batch::v1::Job,
-        core::v1::{Node, Pod},
-    },
+    api::{batch::v1::Job, core::v1::Pod},
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use kube::{Api, Client, ResourceExt, api::ListParams};
-use muster_api::{Gang, NodeDevices, Queue, Reason};
+use muster_api::{Gang, Queue, Reason};
 use muster_tests::{
     builders::{self, RankProgram},
     cluster::Cluster,
     evictions::wait_for_eviction,
-    gangs,
-    kubernetes::{self, LIMIT, Progress, eventually},
+    gangs, kubernetes,
     suite::Scenario,
     workloads::Workload,
 };
@@ -131,29 +127,4 @@ async fn pods_of_second_attempt(client: &Client, gang: &Gang) -> Result<Vec<Stri
     ensure!(attempt == Some(2), "it took more: {attempt:?}");
     let pods = gangs::pods(client, gang).await?.into_values();
     Ok(pods.filter_map(|pod| pod.uid()).collect())
-}
-
-/// The node counts, its driver has answered for its object as it is, and holds nothing.
-pub(crate) fn is_well(object: &NodeDevices) -> bool {
-    let answered = object.status.as_ref().is_some_and(|status| {
-        Some(&status.uid) == object.metadata.uid.as_ref()
-            && Some(status.observed_generation) == object.metadata.generation
-            && status.held.is_empty()
-    });
-    let spec = &object.spec;
-    answered && !spec.lost && !spec.awaits_driver && spec.permits.is_empty()
-}
-
-/// The node controller says that it hears nothing of it.
-pub(crate) async fn wait_until_unreachable(nodes: &Api<Node>, name: &str) -> Result<()> {
-    let what = format!("node {name} is unreachable");
-    eventually(&what, LIMIT, async || {
-        let spec = nodes.get(name).await?.spec.unwrap_or_default();
-        let taints = spec.taints.unwrap_or_default();
-        let is_unreachable = taints
-            .iter()
-            .any(|taint| taint.key == "node.kubernetes.io/unreachable");
-        Ok(Progress::when(is_unreachable, || format!("{taints:?}")))
-    })
-    .await
 }

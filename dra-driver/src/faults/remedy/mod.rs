@@ -2,8 +2,8 @@
 //! GPUs that nobody uses. Without a command it does nothing of the kind (`docs/adr/0045-gpus-are-reset-by-a-command-under-a-mark.md`).
 //!
 //! * [`settings`], [`command`]: which commands, and how they are called. [`plan`]: what is due about a GPU, without IO.
-//! * [`run`]: a command as processes that end, whatever it does. [`in_root`]: in the file system of the host's driver. [`crate::store::marks`]: which
-//!   GPUs are kept for one, over a crash.
+//! * [`run`], [`processes`]: a command as processes that end, whatever it does. [`in_root`]: in the file system of the host's driver.
+//!   [`crate::store::marks`]: which GPUs are kept for one, over a crash.
 //! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`others`]: who may open one. [`running`]: a check gives way to
 //!   a claim.
 //! * [`resetting`], [`validating`], [`checking`]: the tasks. [`tell`]: Events.
@@ -17,6 +17,7 @@ pub mod holders;
 pub mod in_root;
 pub mod others;
 pub mod plan;
+pub mod processes;
 pub mod reset;
 pub mod resetting;
 pub mod run;

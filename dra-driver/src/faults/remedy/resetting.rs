@@ -19,8 +19,9 @@ use tokio::sync::watch;
 use super::{
     Tools,
     plan::{self, Due, Facts},
+    processes,
     reset::{Outcome, Wanted, reset},
-    run::{self, How},
+    run::How,
     settings::ResetOrder,
 };
 use crate::{
@@ -308,7 +309,8 @@ fn end_what_was_left(tools: &Tools) {
             "a command was begun on a GPU by a driver that ended"
         );
         // Processes end with the boot.
-        let is_ended = mark.boot_id != tools.boot_id || run::end(Path::new("/proc"), &mark.id);
+        let is_ended =
+            mark.boot_id != tools.boot_id || processes::end(Path::new("/proc"), &mark.id);
         if let Some(reset) = &mark.reset {
             tools.eye.count_reset(&reset.gpu, reset.number);
         }

@@ -4,13 +4,9 @@
 //! under. When its time is over, or it is to stop, the group is asked to end, and killed after a grace. When it has ended, whatever is left that bears its
 //! mark is killed, also what has left the group: nothing that a command began outlives it. Processes that the kernel does not end are told
 //! ([`How::Stuck`]): the GPU is not free as long as they are there.
-//!
-//! What has ended is looked for in the cgroup of this process, where a command's processes are. To read the environment of another's process may take for
-//! ever, if that hangs in the kernel as processes of broken GPUs do; and anybody may give his own processes the mark.
 
 use std::{
     ffi::OsString,
-    fs,
     io::{self, PipeReader, Read},
     os::unix::process::{CommandExt, ExitStatusExt},
     path::{Path, PathBuf},
@@ -20,20 +16,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::in_root;
+use super::{
+    in_root,
+    processes::{self, KILLED, POLL, VARIABLE},
+};
 
-/// Variable of the environment that tells whose processes these are.
-const VARIABLE: &str = "MUSTER_HOOK";
 /// Where programs look for programs.
 const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How much of the output is kept: the end of it.
 const MOST_OUTPUT_BYTES: usize = 4 << 10;
-/// How often it is looked whether it has ended.
-const POLL: Duration = Duration::from_millis(50);
-/// How long it is waited for what was killed, and for the rest of its output.
-const KILLED: Duration = Duration::from_secs(5);
 
 /// A command to run. Blocking.
 #[derive(Debug)]
@@ -108,8 +101,7 @@ impl Run<'_> {
             }
         };
         let how = self.wait(&mut child, is_over);
-        let proc = Path::new("/proc");
-        let is_ended = end_within(proc, self.id, cgroup(&proc.join("self")).as_deref());
+        let is_ended = processes::end_own(Path::new("/proc"), self.id);
         let output = output.end();
         let how = match how {
             How::Exited(status) if status == i32::from(in_root::NOT_RUN) || status == 126 => {
@@ -197,56 +189,6 @@ fn signal(child: &Child, signal: Signal) {
         // It may have ended just now.
         let _ = kill_process_group(group, signal);
     }
-}
-
-/// Ends all processes with this mark, in whatever cgroup; whether none is left. Blocking.
-pub fn end(proc: &Path, id: &str) -> bool {
-    end_within(proc, id, None)
-}
-
-/// The same of those in this cgroup.
-fn end_within(proc: &Path, id: &str, cgroup: Option<&[u8]>) -> bool {
-    let deadline = Instant::now() + KILLED;
-    loop {
-        let left = marked(proc, id, cgroup);
-        if left.is_empty() {
-            return true;
-        }
-        if Instant::now() >= deadline {
-            tracing::error!(?left, id, "processes of a command cannot be ended");
-            return false;
-        }
-        for pid in left {
-            // It may have ended just now.
-            let _ = kill_process(pid, Signal::KILL);
-        }
-        thread::sleep(POLL);
-    }
-}
-
-/// The cgroup of the process with this directory, as the kernel writes it; `None`: it does not tell.
-fn cgroup(directory: &Path) -> Option<Vec<u8>> {
-    let text = fs::read(directory.join("cgroup")).ok()?;
-    (!text.is_empty()).then_some(text)
-}
-
-/// Processes with this mark, in this cgroup or whichever. One that cannot be looked at is not ours: ours are of the same user.
-fn marked(proc: &Path, id: &str, within: Option<&[u8]>) -> Vec<Pid> {
-    let wanted = format!("{VARIABLE}={id}");
-    let is_marked = |directory: &Path| {
-        if within.is_some() && cgroup(directory).as_deref() != within {
-            return false;
-        }
-        let environment = fs::read(directory.join("environ")).unwrap_or_default();
-        let mut variables = environment.split(|byte| *byte == 0);
-        variables.any(|variable| variable == wanted.as_bytes())
-    };
-    let entries = fs::read_dir(proc).into_iter().flatten().flatten();
-    let found = entries.filter_map(|entry| {
-        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-        is_marked(&entry.path()).then(|| Pid::from_raw(pid))?
-    });
-    found.collect()
 }
 
 /// What a command says.
@@ -365,51 +307,8 @@ mod tests {
         assert!(started.elapsed() < LONG, "{:?}", started.elapsed());
         for id in ["late", "stopped"] {
             let id = format!("{id}-{}", std::process::id());
-            assert!(marked(Path::new("/proc"), &id, None).is_empty(), "{id}");
+            let left = processes::marked(Path::new("/proc"), &id, None);
+            assert!(left.is_empty(), "{id}");
         }
-    }
-
-    #[test]
-    fn who_gives_his_own_processes_the_mark_is_no_part_of_the_command() {
-        let directory = tempfile::tempdir().unwrap();
-        let proc = directory.path();
-        for (pid, cgroup, id) in [
-            ("10", "0::/driver\n", "one"),
-            ("11", "0::/driver\n", "other"),
-            ("12", "0::/tenant\n", "one"),
-        ] {
-            fs::create_dir(proc.join(pid)).unwrap();
-            fs::write(proc.join(pid).join("cgroup"), cgroup).unwrap();
-            let environment = format!("PATH=/bin\0{VARIABLE}={id}\0");
-            fs::write(proc.join(pid).join("environ"), environment).unwrap();
-        }
-        let own = cgroup(&proc.join("10"));
-        let found = |within: Option<&[u8]>| -> Vec<i32> {
-            let mut found: Vec<i32> = marked(proc, "one", within)
-                .into_iter()
-                .map(|pid| pid.as_raw_nonzero().get())
-                .collect();
-            found.sort_unstable();
-            found
-        };
-        assert_eq!(found(own.as_deref()), [10]);
-        assert_eq!(found(None), [10, 12], "of a driver that has ended");
-        assert_eq!(cgroup(&proc.join("13")), None);
-    }
-
-    #[test]
-    fn what_an_earlier_driver_left_running_is_found_by_its_mark() {
-        let id = format!("left-{}", std::process::id());
-        let mut left = Command::new("/bin/sleep")
-            .arg("1000")
-            .env(VARIABLE, &id)
-            .spawn()
-            .unwrap();
-        assert!(end(Path::new("/proc"), "of-nobody"));
-        assert_eq!(left.try_wait().unwrap(), None);
-        // A child of this process is a zombie from then on, which has no environment.
-        assert!(end(Path::new("/proc"), &id));
-        let status = left.wait().unwrap();
-        assert_eq!(status.signal(), Some(9));
     }
 }

@@ -2,7 +2,7 @@ use k8s_openapi::api::core::v1::Node;
 use muster_cluster::object::Kind;
 
 use super::*;
-use crate::drains::{DrainedRank, Part};
+use crate::drains::drained::{DrainedRank, Part};
 
 fn node(name: &str) -> NodeName {
     name.into()

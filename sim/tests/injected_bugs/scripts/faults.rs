@@ -62,7 +62,7 @@ fn allocated(world: &World) -> BTreeSet<String> {
 }
 
 /// How many nodes gangs were evicted for.
-fn drained(world: &World) -> usize {
+fn evacuated(world: &World) -> usize {
     let mut ledgers = world.api.list::<Ledger>();
     ledgers
         .next()
@@ -106,7 +106,7 @@ pub(crate) fn a_third_node_has_a_fault_under_the_next_leader() -> Script {
         })?;
         world.gpu_breaks("node-0", 0, FaultClass::Reset);
         world.gpu_breaks("node-1", 1, FaultClass::Contained);
-        world.until("two nodes are drained", |world| drained(world) == 2)?;
+        world.until("two nodes are evacuated", |world| evacuated(world) == 2)?;
         world.crash_leader();
         world.gpu_breaks("node-2", 0, FaultClass::Reboot);
         world.until("the breaker opens", |world| world.is_breaker_open())?;

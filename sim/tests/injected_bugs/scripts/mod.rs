@@ -9,6 +9,7 @@ pub(crate) mod proposals;
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangStatus, Ledger, NodeDevices, keys};
+use muster_protocol::OnCordon;
 use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
@@ -66,6 +67,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
         hardships: Hardships::default(),
         keep_ended_seconds: 3_600,
         whole_intent_bytes: WHOLE_INTENT_BYTES,
+        on_cordon: OnCordon::Nothing,
     };
     Script { scenario, play }
 }
