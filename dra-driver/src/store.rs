@@ -4,13 +4,13 @@
 //! STATE/lock               held (flock) by whoever decides; more than one instance may run during an update
 //! STATE/node.json          boot id, acknowledged generation
 //! STATE/claims/UID.json    one record per claim
+//! STATE/claims/UUID.hook.json  a command of the administrator runs on that GPU, or did when its driver ended (see `marks`)
 //! STATE/devices.json       which GPU has which name (see `inventory`)
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
 //! STATE/layout-slices.json UUIDs of the slices that declared layouts made in this boot: theirs to remove, should the node have none any more
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
 //! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
 //! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode; its length is how many changes have begun
-//! STATE/gpus/UUID.hook     a command of the administrator runs on that GPU, or did when its driver ended (see `marks`)
 //! STATE/quarantine/        files that could not be read, for people
 //! ```
 //!
@@ -51,11 +51,13 @@ use crate::{
 };
 
 /// Latest version of the files' shape.
-const SCHEMA: u32 = 2;
+const SCHEMA: u32 = 3;
 /// What is written where nothing needs a later one: whole GPUs are recorded as they always were.
 const FIRST_SCHEMA: u32 = 1;
 /// Version of records with slices. Before it nobody knew that a slice has to be removed.
 const SLICE_SCHEMA: u32 = 2;
+/// Version of the marks of GPUs that a command runs on. Before it nobody knew that such a GPU is not to be given to anybody.
+const MARK_SCHEMA: u32 = 3;
 /// Most bytes of a file of ours: far above what any of them comes to, and far below what would use up a node's memory.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// Annotation of a CDI file: the record that it belongs to, so that a lost checkpoint can be rebuilt.
@@ -359,7 +361,7 @@ impl Store {
         Ok(disk)
     }
 
-    /// UIDs of the claims that there are files for.
+    /// UIDs of the claims that there are files for. Marks of GPUs lie beside them.
     pub fn record_uids(&self) -> Result<Vec<String>, DiskFailure> {
         let directory = self.directory.join("claims");
         let failed = |error: io::Error| failure(&directory, &error);
@@ -367,7 +369,8 @@ impl Store {
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             let uid = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            uids.extend(uid.filter(|uid| !uid.starts_with('.')).map(str::to_owned));
+            let uid = uid.filter(|uid| !uid.starts_with('.') && !marks::is_mark(uid));
+            uids.extend(uid.map(str::to_owned));
         }
         uids.sort_unstable();
         Ok(uids)

@@ -9,6 +9,11 @@
 //! variable of its environment, counts the reset if it was one, and removes the mark. Twice, or by two instances, that comes to the same: the
 //! reset has a number.
 //!
+//! **A driver of before marks knows nothing of them.** It would find no lock, and hand the GPU out while it is being reset. So a mark lies among the records of claims,
+//! which every version reads before it decides anything, and says that it is of a later version ([`MARK_SCHEMA`]): an earlier one decides nothing for as
+//! long as it is there, and says so. That costs the node's other claims as well; it knows nothing better to refuse one GPU by. A driver that is told to
+//! stop leaves no mark behind.
+//!
 //! The lock is given back before the reset is counted, and the mark goes after that: nobody waits for the one lock who holds that of a GPU, and no
 //! crash in between loses the count.
 
@@ -21,11 +26,13 @@ use std::{
 use muster_device::files;
 use serde::{Deserialize, Serialize};
 
-use super::{Content, FIRST_SCHEMA, Guard, Store, failure, put, read};
+use super::{Content, Guard, MARK_SCHEMA, Store, failure, put, read};
 use crate::prepare::{Disk, DiskFailure};
 
-/// How the name of a mark ends.
+/// How the name of a mark ends, before that of a record does. No UID of a claim has a dot in it.
 const SUFFIX: &str = ".hook";
+/// How the names of records end.
+const RECORD_SUFFIX: &str = ".json";
 
 /// What runs on a GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -137,7 +144,7 @@ impl Store {
             mark: mark.clone(),
         };
         for uuid in gpus {
-            if let Err(failure) = put(&self.mark_file(uuid), mark, FIRST_SCHEMA) {
+            if let Err(failure) = put(&self.mark_file(uuid), mark, MARK_SCHEMA) {
                 // Nothing runs yet.
                 drop(reserved.release());
                 return Err(failure.into());
@@ -200,12 +207,14 @@ impl Store {
     }
 
     fn marked_gpus(&self) -> Result<BTreeSet<String>, DiskFailure> {
-        let directory = self.directory.join("gpus");
+        let directory = self.directory.join("claims");
         let failed = |error: std::io::Error| failure(&directory, &error);
         let mut marked = BTreeSet::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            let uuid = name.to_str().and_then(|name| name.strip_suffix(SUFFIX));
+            let name = name.to_str();
+            let name = name.and_then(|name| name.strip_suffix(RECORD_SUFFIX));
+            let uuid = name.and_then(|name| name.strip_suffix(SUFFIX));
             marked.extend(
                 uuid.filter(|uuid| !uuid.starts_with('.'))
                     .map(str::to_owned),
@@ -215,8 +224,15 @@ impl Store {
     }
 
     fn mark_file(&self, uuid: &str) -> PathBuf {
-        self.directory.join("gpus").join(format!("{uuid}{SUFFIX}"))
+        self.directory
+            .join("claims")
+            .join(format!("{uuid}{SUFFIX}{RECORD_SUFFIX}"))
     }
+}
+
+/// Whether what lies among the records of claims under this name, but for how those end, is a mark.
+pub(super) fn is_mark(name: &str) -> bool {
+    name.ends_with(SUFFIX)
 }
 
 #[cfg(test)]
@@ -329,6 +345,66 @@ mod tests {
         drop(lock);
         assert!(told().contains("ml/claim"), "{}", told());
         assert!(store.left_marks().unwrap().is_empty());
+    }
+
+    /// The record of a claim as drivers of before slices, and before marks, have it, and what they make of the directory: they read each file whose name ends as
+    /// that of a record does, and refuse to decide anything if one is of a later version than theirs.
+    #[test]
+    fn a_driver_of_before_marks_decides_nothing_while_a_gpu_has_one_and_goes_on_afterwards() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        let claims = directory.path().join("state/claims");
+        let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        for (name, uid) in [
+            ("checkpoint-claim.json", "c"),
+            ("checkpoint-slice.json", "s"),
+        ] {
+            let text = fs::read_to_string(golden.join(name)).unwrap();
+            let text = text.replace(r#""uid":"c""#, &format!(r#""uid":"{uid}""#));
+            fs::write(claims.join(format!("{uid}.json")), text).unwrap();
+        }
+        let refused_by = |latest: u64| -> usize {
+            let entries = fs::read_dir(&claims).unwrap();
+            let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            let names =
+                names.filter(|name| !name.starts_with('.') && name.ends_with(RECORD_SUFFIX));
+            let later = names.filter(|name| {
+                let text = fs::read(claims.join(name)).unwrap();
+                let file: serde_json::Value = serde_json::from_slice(&text).unwrap();
+                file["schema"].as_u64().unwrap() > latest
+            });
+            later.count()
+        };
+        let slice_schema = u64::from(super::super::SLICE_SCHEMA);
+        assert_eq!(refused_by(slice_schema), 0);
+        let reserved = store.reserve(&gpus(), &mark(), |_, _| Ok(())).unwrap();
+        assert_eq!(refused_by(slice_schema), 2, "a driver of before marks");
+        // This one goes on with the other GPUs.
+        let lock = store.lock().unwrap();
+        let disk = store.load(&lock).unwrap();
+        assert_eq!(disk.records.keys().collect::<Vec<_>>(), ["c", "s"]);
+        assert_eq!(disk.acknowledged, Some(acknowledged()));
+        assert_eq!(store.record_uids().unwrap(), ["c", "s"]);
+        drop(lock);
+        // It ended in the middle of it: the next one of its own version takes the mark off.
+        drop(reserved);
+        assert_eq!(refused_by(slice_schema), 2);
+        for (uuid, mark, guard) in store.left_marks().unwrap() {
+            drop(guard);
+            store.remove_left_mark(&uuid, &mark).unwrap();
+        }
+        assert_eq!(refused_by(slice_schema), 0);
+    }
+
+    #[test]
+    fn a_mark_is_stored_as_it_was() {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory);
+        let reserved = store.reserve(&gpus(), &mark(), |_, _| Ok(())).unwrap();
+        let stored = fs::read_to_string(store.mark_file(GPU)).unwrap();
+        crate::golden::compare("checkpoint-mark.json", &stored);
+        reserved.release().unwrap();
+        assert!(!store.mark_file(GPU).exists());
     }
 
     #[test]

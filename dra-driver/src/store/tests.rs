@@ -341,9 +341,9 @@ fn a_broken_node_file_costs_the_generation() {
 fn a_newer_schema_is_refused_and_left_as_it_is() {
     let f = fixture();
     let path = f.root.path().join("state/claims/c.json");
-    fs::write(&path, r#"{"schema":3,"later":true}"#).unwrap();
+    fs::write(&path, r#"{"schema":4,"later":true}"#).unwrap();
     let failure = f.load().unwrap_err();
-    assert!(failure.to_string().contains("schema 3"), "{failure}");
+    assert!(failure.to_string().contains("schema 4"), "{failure}");
     assert!(path.exists());
 }
 

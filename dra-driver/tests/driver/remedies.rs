@@ -79,7 +79,11 @@ async fn a_gpu_is_reset_once_the_controller_allows_it_and_its_fault_is_over() {
     node.eventually("people are told", || node.api.events().contains(&event))
         .await;
     assert!(node.log().contains("it is reset"), "{}", node.log());
-    assert!(!node.path(&format!("state/gpus/{sick}.hook")).exists());
+    assert!(
+        !node
+            .path(&format!("state/claims/{sick}.hook.json"))
+            .exists()
+    );
 }
 
 #[tokio::test]
@@ -94,7 +98,7 @@ async fn after_two_resets_in_vain_the_gpu_is_one_to_be_exchanged_however_often_t
         node.eventually("it is reset, and that is kept", || {
             let kept = fs::read_to_string(node.path("state/faults.json")).unwrap_or_default();
             let is_kept = kept.contains(&format!("\"resets\":{resets}"));
-            let mark = node.path(&format!("state/gpus/{sick}.hook"));
+            let mark = node.path(&format!("state/claims/{sick}.hook.json"));
             lines(&node, "called").len() == resets && is_kept && !mark.exists()
         })
         .await;
@@ -130,7 +134,7 @@ async fn a_reset_that_outlives_its_driver_is_ended_and_counts_and_nobody_gets_th
     node.crash();
     let first = lines(&node, "called").remove(0);
     assert!(lives(&first), "it outlives the driver");
-    let mark = node.path(&format!("state/gpus/{sick}.hook"));
+    let mark = node.path(&format!("state/claims/{sick}.hook.json"));
     assert!(mark.exists(), "the GPU is kept");
     node.start().await;
     node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())

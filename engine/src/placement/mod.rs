@@ -59,6 +59,7 @@ pub(crate) use effort::{Effort, GaveUp};
 pub(crate) use explain::{equal_pods_fit, explain};
 pub(crate) use holds_still::holds_still;
 pub(crate) use inventory::DeviceCharge;
+pub(crate) use node::{NodeRecord, Occupancy};
 pub(crate) use repair::Faults;
 pub(crate) use tree::NODE_LEVEL;
 pub(crate) use version::Version;

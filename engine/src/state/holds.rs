@@ -64,6 +64,7 @@ impl State {
             waiting.pods_that_hold += 1;
             if waiting.pods_that_hold == 1 {
                 // It is admitted, by whomever: nothing is kept for it beside what it holds.
+                self.unpark(id);
                 self.end_head_reservation(&hold.gang, true);
                 self.give_up_reservation(id);
                 self.drop_out(id);
@@ -140,6 +141,7 @@ impl State {
             waiting.pods_that_hold = waiting.pods_that_hold.saturating_sub(1);
             if waiting.pods_that_hold == 0 {
                 self.line_up(id);
+                self.park(id);
             }
         }
         self.note_earlier_pod(&hold, false);

@@ -25,8 +25,10 @@
 //!
 //! **Twice, late, never.** For each attempt something is kept once: told again after it was given up it changes nothing. What
 //! is told after its time is over ends with the next decision. A new process is told who recovers before it decides first; what is held still goes
-//! over as it is released, and what is released already is kept as far as nobody has it.
+//! over as it is released, and what is released already is kept as far as nobody has it. Where that is not enough for all, it goes in the order in which a
+//! lowered limit leaves it.
 
+mod alike;
 mod judging;
 mod keep;
 mod keeps;
@@ -37,7 +39,7 @@ mod telling;
 mod trimming;
 mod turns;
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use keep::Keep;
 pub(super) use keeps::Keeps;
@@ -46,6 +48,7 @@ use super::{CLASS_NAMED, State, ids::GangId};
 use crate::{
     model::{Hold, Recovering},
     names::{GangUid, PodUid, TeamName, Timestamp},
+    queue::Place,
 };
 
 impl State {
@@ -63,11 +66,7 @@ impl State {
             self.end_keep(&uid);
         }
         let keep = Keep::of(told);
-        let own = self.waiting.id(&uid);
-        let holds_anew = self.provisional.contains_key(&uid)
-            || own
-                .and_then(|id| self.waiting.get(id))
-                .is_some_and(|waiting| waiting.pods_that_hold > 0);
+        let holds_anew = self.provisional.contains_key(&uid) || self.holds_beside(&keep);
         // It holds something by a later attempt, or goes for somebody who has a right to what it held.
         if keep.parts.is_empty() || holds_anew || self.reservations.gives_way(&uid) {
             self.keeps.over.insert(uid.clone(), keep.told.attempt);
@@ -75,6 +74,20 @@ impl State {
             return;
         }
         self.begin_keep(keep);
+    }
+
+    /// Whether a gang that waits holds something by pods that are not of the attempt that ended. Those of one that was taken back before they ran wait for
+    /// the next one, and may hold what they were to have then.
+    fn holds_beside(&self, keep: &Keep) -> bool {
+        let own = self.waiting.id(&keep.told.gang);
+        let Some((own, waiting)) = own.and_then(|own| Some((own, self.waiting.get(own)?))) else {
+            return false;
+        };
+        let of_attempt = keep
+            .parts
+            .keys()
+            .filter(|pod| self.holds.contains_key(*pod) && self.waiting.of_pod(pod) == Some(own));
+        waiting.pods_that_hold > of_attempt.count()
     }
 
     fn begin_keep(&mut self, mut keep: Keep) {
@@ -229,8 +242,9 @@ impl State {
         self.give_up_part(&hold.gang, &hold.pod);
     }
 
-    /// Ends what is over by time, keeps what was released before anybody told or was kept before an admission that came to nothing, the first that
-    /// recovered first, and gives up what limits do not let Teams have.
+    /// Ends what is over by time, keeps what was released before anybody told or was kept before an admission that came to nothing, and gives up what limits do
+    /// not let Teams have. Where there is not enough for all, it is as if it had been kept all the time, and limits had changed since: who comes first keeps
+    /// first, and of one gang what has its place still.
     pub(super) fn settle_keeps(&mut self, now: Timestamp) {
         for gang in self.keeps.ended(now) {
             self.end_keep(&gang);
@@ -240,15 +254,17 @@ impl State {
         let gangs = with_missing.into_iter().filter_map(|gang| {
             let keep = self.keeps.by_gang.get_mut(&gang)?;
             let again = std::mem::take(&mut keep.to_keep_again);
-            Some((keep.told.since, gang, keep.missing.clone(), again))
+            Some((keep.place(), (gang, keep.missing.clone(), again)))
         });
-        let mut gangs: Vec<_> = gangs.collect();
-        gangs.sort_by(|one, other| (one.0, &one.1).cmp(&(other.0, &other.1)));
-        for (_, gang, missing, again) in gangs {
+        let in_order: BTreeMap<Place, _> = gangs.collect();
+        for (gang, missing, again) in in_order.into_values() {
             for (pod, hold) in again {
                 self.keep_part_again(&gang, &pod, hold);
             }
-            for pod in &missing {
+            let (placed, others): (Vec<&PodUid>, Vec<&PodUid>) = missing
+                .iter()
+                .partition(|pod| self.has_its_place_still(&gang, pod));
+            for pod in placed.into_iter().chain(others) {
                 self.keep_part(&gang, pod, None);
             }
             self.end_keep_of_nothing(&gang);

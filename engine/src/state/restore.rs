@@ -57,11 +57,13 @@ impl State {
         let since = reserved.since.min(now);
         let lasts_seconds = reserved.until.0.saturating_sub(reserved.since.0).max(0);
         if now.0.saturating_sub(since.0) >= lasts_seconds {
-            // Who was never told to go did not fail to: it is asked like any other.
+            // Who was never told to go did not fail to: it is asked like any other. Of one that recovers since, nobody says any more whether it was: it is counted on
+            // once its pods have released what they hold.
             let victims = reserved.victims.into_keys();
+            let keeps = &self.keeps;
             let told = victims.filter(|victim| {
                 let known = running.get(victim);
-                known.is_none_or(|known| known.ending_since.is_some())
+                known.is_none_or(|known| known.ending_since.is_some()) || keeps.holds_still(victim)
             });
             self.reservations.note_overdue(told);
             return;

@@ -16,6 +16,7 @@ mod many_recovering;
 mod preempting_at_once;
 mod preemption;
 mod recovering;
+mod recovering_anew;
 mod shrink;
 #[path = "../common/slices.rs"]
 mod slices;

@@ -7,6 +7,7 @@ use muster_engine::{
     Budget, Decisions, Gang, GangUid, Recovering, State, Team, Timestamp, Update,
     quota::{PreemptionPolicy, ReclaimWithinCohort, WithinTeam},
 };
+use proptest::prelude::*;
 
 const PREEMPTS: PreemptionPolicy = PreemptionPolicy {
     within_team: WithinTeam::LowerPriority,
@@ -23,7 +24,22 @@ struct Recovery {
 impl Recovery {
     /// So many gangs of one pod lost this many GPUs each, and wait again. The first in order is the one that came first.
     fn of(gpus: &[usize], preemption: PreemptionPolicy) -> Self {
-        let nominal = i64::try_from(8 * gpus.len()).expect("few");
+        Self::with(gpus, preemption, 0, |_| Vec::new())
+    }
+
+    /// The same of gangs that were each in a domain of their own, which is gone: each is asked for itself.
+    fn of_unlike(gpus: &[usize], preemption: PreemptionPolicy) -> Self {
+        Self::with(gpus, preemption, 0, |at| vec![format!("gone-{at}")])
+    }
+
+    /// The same in a Team that may have so many GPUs besides. `domain`: in which each was.
+    fn with(
+        gpus: &[usize],
+        preemption: PreemptionPolicy,
+        besides: usize,
+        domain: impl Fn(usize) -> Vec<String>,
+    ) -> Self {
+        let nominal = i64::try_from(8 * gpus.len() + besides).expect("few");
         let research = Team {
             preemption,
             ..team("a", None, limit(nominal))
@@ -43,7 +59,7 @@ impl Recovery {
                 until: Timestamp(1_000_000),
                 held: vec![held],
                 left: BTreeSet::new(),
-                domain: Vec::new(),
+                domain: domain(at),
             }));
             state.apply(Update::Waiting(again));
         }
@@ -110,8 +126,9 @@ fn an_event_costs_the_same_with_10_000_gangs_that_recover_and_wait_as_with_1_000
         let before = recovery.state.visited();
         let decisions = recovery.decide();
         assert!(decisions.admissions.is_empty(), "{count}");
-        let next = Timestamp(recovery.now + 1);
-        assert_eq!(decisions.look_again_at, Some(next), "there are more");
+        let next = Some(Timestamp(recovery.now + 1));
+        let is_any_left = decisions.look_again_at == next;
+        assert_eq!(is_any_left, count > 1_000, "there are more");
         let looks = recovery.state.visited() - before;
         (decisions.visited.recovering, looks)
     };
@@ -141,14 +158,34 @@ fn all_of_300_are_served_in_order_once_room_comes_free() {
     }
 }
 
-/// In each second something comes free that helps nobody, and what helps the last one is there from the beginning.
+/// One is asked for all that are like it.
+#[test]
+fn the_last_of_10_000_is_asked_within_20_seconds_though_something_comes_free_in_each() {
+    for preemption in [PreemptionPolicy::NEVER, PREEMPTS] {
+        let mut gpus = vec![8; 10_000];
+        gpus[9_999] = 4;
+        let mut recovery = Recovery::of(&gpus, preemption);
+        recovery.comes("fits-the-last", 4);
+        let mut served = Vec::new();
+        let mut seconds = 0;
+        while served.is_empty() {
+            recovery.comes(&format!("small-{seconds}"), 2);
+            served = admitted(&recovery.decide());
+            seconds += 1;
+            assert!(seconds <= 20, "{preemption:?}");
+        }
+        assert_eq!(served, [uid(9_999).to_string()], "{preemption:?}");
+    }
+}
+
+/// In each second something comes free that helps nobody, and what helps the last one is there from the beginning. No two of them are alike.
 #[test]
 fn the_last_of_1_000_is_asked_though_something_comes_free_again_and_again() {
     // To search for victims as well takes more looks, so that a call asks fewer.
     for (preemption, most_calls) in [(PreemptionPolicy::NEVER, 40), (PREEMPTS, 1_000)] {
         let mut gpus = [8; 1_000];
         gpus[999] = 4;
-        let mut recovery = Recovery::of(&gpus, preemption);
+        let mut recovery = Recovery::of_unlike(&gpus, preemption);
         recovery.comes("fits-the-last", 4);
         let mut served = Vec::new();
         let mut calls = 0;
@@ -173,4 +210,105 @@ fn whoever_begins_to_wait_among_1_000_is_asked_by_the_next_call() {
     recovery.state.apply(Update::Waiting(waiting(700, 4)));
     let decisions = recovery.decide();
     assert_eq!(admitted(&decisions), [uid(700).to_string()]);
+}
+
+/// What happens beside gangs that recover: a node comes, with so many GPUs, of which somebody of a lower tier holds some; or one of the gangs has its pods made
+/// again, and asks for so many GPUs.
+#[derive(Clone, Copy, Debug)]
+enum Beside {
+    Comes(usize, usize),
+    IsMadeAgain(usize, usize),
+}
+
+fn beside() -> impl Strategy<Value = Beside> {
+    prop_oneof![
+        3 => (1..=8_usize, 0..=8_usize)
+            .prop_map(|(gpus, held)| Beside::Comes(gpus, held.min(gpus))),
+        1 => (0..40_usize, 1..=8_usize).prop_map(|(at, gpus)| Beside::IsMadeAgain(at, gpus)),
+    ]
+}
+
+impl Recovery {
+    fn happens(&mut self, number: usize, lost: &[usize], beside: Beside) {
+        match beside {
+            Beside::Comes(gpus, held) => {
+                let name = format!("n{number:02}");
+                self.comes(&name, gpus);
+                if held > 0 {
+                    let all: Vec<usize> = (0..held).collect();
+                    self.state
+                        .apply(Update::Hold(hold(&victim_pod(number), "a", &name, &all)));
+                    let victim = with_priority(-1, gang(&victim(number), "a", 1, 1));
+                    let running = running_since(Timestamp(self.now), &victim);
+                    self.state.apply(Update::Running(running));
+                }
+            }
+            Beside::IsMadeAgain(at, gpus) => {
+                let at = at % lost.len();
+                // Whoever was served does not wait any more.
+                if self.state.recovery_of(&uid(at)).is_some() {
+                    self.state.apply(Update::NotWaiting(uid(at)));
+                    self.state.apply(Update::Waiting(waiting(at, gpus)));
+                }
+            }
+        }
+    }
+
+    /// Decides until nothing is left; who was admitted, and who gave way to whom and is gone by now.
+    fn settles(&mut self, comings: usize) -> Vec<String> {
+        let mut all = Vec::new();
+        for _ in 0..100 {
+            let decisions = self.decide();
+            all.extend(admitted(&decisions));
+            for preemption in &decisions.preemptions {
+                for victim in &preemption.victims {
+                    all.push(format!("{} for {}", victim.gang, preemption.gang));
+                }
+            }
+            let is_any_left = decisions.look_again_at == Some(Timestamp(self.now + 1));
+            if decisions.preemptions.is_empty() && decisions.admissions.is_empty() && !is_any_left {
+                return all;
+            }
+            for number in 0..comings {
+                let gone = GangUid::from(victim(number));
+                if self.state.gives_way_to(&gone).is_some() {
+                    self.state.apply(Update::Ending(gone));
+                    self.state
+                        .apply(Update::HoldGone(victim_pod(number).as_str().into()));
+                }
+            }
+        }
+        panic!("it does not come to rest: {all:?}");
+    }
+}
+
+fn victim_pod(number: usize) -> String {
+    format!("low{number:02}")
+}
+
+/// As [`hold`] names the gang of that pod.
+fn victim(number: usize) -> String {
+    format!("gang-of-{}", victim_pod(number))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    /// Where one is asked for all that are like it the same are served, in the same order, and the same give way, as where each is asked for itself.
+    #[test]
+    fn who_is_asked_by_another_is_served_as_if_it_were_asked_itself(
+        lost in prop::collection::vec(prop_oneof![Just(2_usize), Just(4), Just(8)], 2..40),
+        preempts in any::<bool>(),
+        besides in prop::collection::vec(beside(), 1..12),
+    ) {
+        let preemption = if preempts { PREEMPTS } else { PreemptionPolicy::NEVER };
+        let mut alike = Recovery::with(&lost, preemption, 100, |_| Vec::new());
+        let mut unlike = Recovery::with(&lost, preemption, 100, |at| vec![format!("gone-{at}")]);
+        let comings = besides.len();
+        for (number, beside) in besides.into_iter().enumerate() {
+            alike.happens(number, &lost, beside);
+            unlike.happens(number, &lost, beside);
+            let (one, other) = (alike.settles(comings), unlike.settles(comings));
+            prop_assert_eq!(one, other, "{:?}", beside);
+        }
+    }
 }

@@ -16,12 +16,12 @@ const UNTIL: Timestamp = Timestamp(700);
 /// When the attempts here end.
 const SINCE: Timestamp = Timestamp(100);
 
-fn decide_at(state: &mut State, seconds: i64) -> Decisions {
+pub(crate) fn decide_at(state: &mut State, seconds: i64) -> Decisions {
     state.decide(Timestamp(seconds), &Budget::UNLIMITED)
 }
 
 /// The gang starts; what its pods hold then.
-fn start(state: &mut State, gang: &Gang) -> Vec<Hold> {
+pub(crate) fn start(state: &mut State, gang: &Gang) -> Vec<Hold> {
     state.apply(Update::Waiting(gang.clone()));
     let decisions = decide_at(state, 10);
     let mut admissions = decisions.admissions.iter();
@@ -40,7 +40,7 @@ fn runs(state: &mut State, gang: &Gang, holds: &[Hold]) {
     state.apply(Update::Running(running));
 }
 
-fn recovers(gang: &Gang, holds: &[Hold], left: &[&str], domain: &[&str]) -> Recovering {
+pub(crate) fn recovers(gang: &Gang, holds: &[Hold], left: &[&str], domain: &[&str]) -> Recovering {
     Recovering {
         gang: gang.uid.clone(),
         attempt: gang.attempt,
@@ -56,7 +56,7 @@ fn recovers(gang: &Gang, holds: &[Hold], left: &[&str], domain: &[&str]) -> Reco
 }
 
 /// All that these pods hold is proved released.
-fn release(state: &mut State, gang: &Gang, holds: &[Hold]) {
+pub(crate) fn release(state: &mut State, gang: &Gang, holds: &[Hold]) {
     state.apply(Update::Ending(gang.uid.clone()));
     for hold in holds {
         let mut releasing = hold.clone();
@@ -69,13 +69,13 @@ fn release(state: &mut State, gang: &Gang, holds: &[Hold]) {
 }
 
 /// The attempt ends by a fault, and what it held is released.
-fn fail(state: &mut State, gang: &Gang, holds: &[Hold]) {
+pub(crate) fn fail(state: &mut State, gang: &Gang, holds: &[Hold]) {
     state.apply(Update::Recovering(recovers(gang, holds, &[], &[])));
     release(state, gang, holds);
 }
 
 /// The gang with pods that were made again.
-fn made_again(gang: &Gang) -> Gang {
+pub(crate) fn made_again(gang: &Gang) -> Gang {
     let mut again = gang.clone();
     again.attempt += 1;
     for pod in &mut again.pods {
@@ -95,7 +95,7 @@ fn goes_to(decisions: &Decisions, gang: &str) -> Option<Vec<String>> {
     Some(nodes.collect())
 }
 
-fn in_leaf(names: &[&str], leaf: &str) -> Vec<Node> {
+pub(crate) fn in_leaf(names: &[&str], leaf: &str) -> Vec<Node> {
     names.iter().map(|name| node(name, leaf, 8)).collect()
 }
 
@@ -105,7 +105,7 @@ const PREEMPTS: PreemptionPolicy = PreemptionPolicy {
     ..PreemptionPolicy::NEVER
 };
 
-fn preempting(name: &str, cohort: Option<&str>, nominal: i64) -> Team {
+pub(crate) fn preempting(name: &str, cohort: Option<&str>, nominal: i64) -> Team {
     Team {
         preemption: PREEMPTS,
         ..team(name, cohort, limit(nominal))

@@ -31,6 +31,7 @@ use crate::{
     leadership::ledger_recovery,
     objects::{gang_key, gang_object, key_of},
     outward::gang_status,
+    outward::recovery,
     poll_context::PollContext,
     tables::plans::Taken,
 };
@@ -320,6 +321,8 @@ fn propose(
     status.proposal = Some(proposal);
     status.phase = GangPhase::Pending;
     status.team = Some(plan.team.clone());
+    // What is proposed to one for which nothing is kept any more is not what is kept.
+    recovery::tell(context, gang, &mut status);
     gang_status::write(context, &plan.key, gang, status)
 }
 

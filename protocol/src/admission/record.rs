@@ -131,8 +131,8 @@ pub(crate) fn of_gang(key: &GangKey, gang: &Gang) -> Option<Plan> {
     Some(of_carried(key, uid, status.attempt, carried))
 }
 
-/// The plan of an attempt that ended, as its Gang carries it on while it recovers.
-pub(crate) fn of_ended(key: &GangKey, gang: &Gang, attempt: i64) -> Option<Plan> {
+/// The plan of an attempt that its Gang carries as a proposal while it recovers: of the one that ended, or of the next one.
+pub(crate) fn of_proposed_attempt(key: &GangKey, gang: &Gang, attempt: i64) -> Option<Plan> {
     let proposal = gang.status.as_ref()?.proposal.as_ref()?;
     let uid = gang.metadata.uid.as_deref()?;
     (proposal.attempt == attempt).then(|| of_proposal(key, uid, proposal))

@@ -30,6 +30,7 @@ use crate::{
     outward::gang_status,
     outward::patch,
     outward::permits::{self, is_permitted},
+    outward::recovery,
     poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
@@ -165,7 +166,8 @@ fn owes_stamp(context: PollContext<'_>, intent: &Committed, pod: &ObservedPod) -
     is_gated(pod) && !is_deleting(pod) && stamp(pod) <= intent.plan.attempt && !in_vain
 }
 
-/// What was proposed stays on the Gang: as long as the intent names it, a successor has to know what it charges.
+/// What was proposed stays on the Gang: as long as the intent names it, a successor has to know what it charges, and as long as the gang recovers, what is kept
+/// for it.
 fn raise(context: PollContext<'_>, intent: &Committed) -> Option<ApiRequest> {
     let plan = &intent.plan;
     let gang = context.gang_of(plan)?;
@@ -176,10 +178,16 @@ fn raise(context: PollContext<'_>, intent: &Committed) -> Option<ApiRequest> {
         IntentKind::Admit => gang_status::next_attempt(context, &plan.key, gang),
         IntentKind::Evict => gang_status::evicted(context, gang, intent),
     })?;
-    if let (Some(ApiRequest::ReplaceGangStatus { status, .. }), true) =
-        (&mut raise, intent.is_proposed && intent.lost.is_none())
+    if let Some(ApiRequest::ReplaceGangStatus { status, .. }) = &mut raise
+        && intent.lost.is_none()
     {
-        status.proposal = Some(plan.to_proposal());
+        if intent.kind == IntentKind::Admit {
+            status.recovery = recovery::after_void(context, gang, plan);
+            recovery::tell_phase(status);
+        }
+        if intent.is_proposed || status.recovery.is_some() {
+            status.proposal = Some(plan.to_proposal());
+        }
     }
     raise
 }

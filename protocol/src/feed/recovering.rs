@@ -2,6 +2,13 @@
 //!
 //! What the attempt held is read from the proposal that its Gang carries on ([`crate::outward::recovery`]), with what is known of its claims at that
 //! moment. It is told once for each attempt: claims and pods go, and nothing that is known later says more.
+//!
+//! **A new leader may find that the next attempt has begun**, in two places:
+//!
+//! | what it finds | what it tells |
+//! |---|---|
+//! | the next attempt's proposal, in place of that of the ended one | that is what is kept: nobody has it yet, and it is no more than was held |
+//! | an intent that admits the next attempt, which the Gang does not carry | nothing: what it holds it holds by the intent. That is taken back, and the Gang recovers from that attempt then ([`crate::admission::void`]) |
 
 use muster_api::{Gang, TierPreemption};
 use muster_cluster::formed::GangKey;
@@ -10,6 +17,7 @@ use muster_engine as engine;
 use crate::{
     admission::record,
     feed::holds,
+    objects::key_of,
     outward::{gang_status, recovery},
     poll_context::PollContext,
 };
@@ -17,7 +25,13 @@ use crate::{
 /// The Gang, and the attempt from which it recovers, if it does.
 pub(crate) fn which(context: PollContext<'_>, gang: &Gang) -> Option<(engine::GangUid, i64)> {
     let recovery = recovery::of(context, gang)?;
-    Some((gang.metadata.uid.as_deref()?.into(), recovery.attempt))
+    let uid = gang.metadata.uid.as_deref()?;
+    let intent = key_of(gang).and_then(|key| context.intent_of(&key));
+    let is_admitted = intent.is_some_and(|intent| {
+        let plan = &intent.plan;
+        intent.lost.is_none() && plan.gang_uid == uid && plan.attempt > recovery.attempt
+    });
+    (!is_admitted).then(|| (uid.into(), recovery.attempt))
 }
 
 /// What is to be kept for it. `None`: it does not say what its attempt held.
@@ -28,7 +42,8 @@ pub(crate) fn recovering(
 ) -> Option<engine::Recovering> {
     let status = gang.status.as_ref()?;
     let recovery = recovery::of(context, gang)?;
-    let plan = record::of_ended(key, gang, recovery.attempt)?;
+    let plan = record::of_proposed_attempt(key, gang, recovery.attempt)
+        .or_else(|| record::of_proposed_attempt(key, gang, recovery.attempt + 1))?;
     let formed = context.formed(key);
     let tier = |name: Option<&String>| Some(&context.index.tier(name?)?.spec);
     let own = tier(status.tier.as_ref());
@@ -49,7 +64,7 @@ pub(crate) fn recovering(
     let left = gang_status::avoided_nodes(context, status);
     Some(engine::Recovering {
         gang: plan.gang_uid.as_str().into(),
-        attempt: plan.attempt,
+        attempt: recovery.attempt,
         priority: priority.unwrap_or(0),
         queued_at: queued_at.map_or(since, |at| engine::Timestamp(at.0.as_second())),
         may_be_preempted: whens.any(|when| when != TierPreemption::Never),

@@ -5,6 +5,9 @@
 //! have what was kept, or since somebody holds the gang back. It is over no later than the attempt would have been by its max-runtime-seconds: others
 //! wait for the place by that, or were let in. The engine keeps what is kept ([`muster_engine::Recovering`]), and says whether it does still.
 //!
+//! **An admission that is taken back** before the Gang carries it, as a new leader takes back what a former one committed, is an attempt more, and the gang goes on
+//! recovering from that ([`after_void`]). One that the Gang carries has ended the recovery: what came of it then is no matter of the fault any more.
+//!
 //! **Twice, late, never.** All of it is one object, under its resourceVersion. A new leader reads it and goes on; a leader that was superseded conflicts.
 //! Where the API server does not store the field, since its definition of the Gang is older, nothing is kept.
 
@@ -68,6 +71,20 @@ pub(crate) fn after(
         reason,
         since: Time(since),
         until: Time(until),
+    })
+}
+
+/// What is kept after an admission is taken back that the Gang does not carry: what it was admitted to, for as long as was said of what it recovered from.
+/// Its own attempt ended for no other reason than that, and nobody else was to have it.
+pub(crate) fn after_void(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<GangRecovery> {
+    let recovery = of(context, gang)?;
+    (recovery.attempt + 1 == plan.attempt).then(|| GangRecovery {
+        attempt: plan.attempt,
+        ..recovery.clone()
     })
 }
 

@@ -10,6 +10,7 @@ use crate::{
     amount::{Amount, FlavorResource, Resource},
     model::{HeldClaim, Hold, PodResources, Recovering, Running},
     names::{ClaimUid, PodUid, TeamName, Timestamp},
+    queue::Place,
 };
 
 /// What is kept for one gang.
@@ -57,6 +58,12 @@ impl Keep {
 
     pub(super) fn team(&self) -> Option<&TeamName> {
         self.parts.values().next().map(|part| &part.team)
+    }
+
+    /// Where the gang stands among those that recover: who comes last gives up first.
+    pub(super) fn place(&self) -> Place {
+        let told = &self.told;
+        Place::new(told.priority, told.queued_at, told.gang.clone())
     }
 
     /// `namespace/name` of the gang.

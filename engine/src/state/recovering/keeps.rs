@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{keep::Keep, parked::Parked, turns::Turns};
+use super::{alike::AskedInVain, keep::Keep, parked::Parked, turns::Turns};
 use crate::{
     names::{GangUid, PodUid, Timestamp},
     placement::Version,
@@ -26,6 +26,8 @@ pub(in crate::state) struct Keeps {
     pub(super) parked: Parked,
     /// Who of them was asked, and who is next.
     pub(super) turns: Turns,
+    /// Who of them the call that is under way asked in vain, for others as well.
+    pub(super) asked_in_vain: AskedInVain,
     /// As of when nodes were when it was found out last whether anything came free on them.
     pub(super) nodes_seen: Version,
     /// What was kept for gangs that were admitted, until it is known that the admission was committed.
@@ -89,6 +91,12 @@ impl Keeps {
     pub(in crate::state) fn goes_on(&self, gang: &GangUid, pod: &PodUid) -> bool {
         let keep = self.by_gang.get(gang);
         keep.is_some_and(|keep| keep.held.contains(pod))
+    }
+
+    /// Whether pods of a gang that recovers have not released all that its attempt held.
+    pub(in crate::state) fn holds_still(&self, gang: &GangUid) -> bool {
+        let keep = self.by_gang.get(gang);
+        keep.is_some_and(|keep| !keep.held.is_empty())
     }
 
     /// When something is due by time alone.

@@ -64,6 +64,15 @@ impl State {
         self.keep_as(gang, pod, hold);
     }
 
+    /// Whether what a pod held and has released has its place still, and nobody else has it.
+    pub(super) fn has_its_place_still(&self, gang: &GangUid, pod: &PodUid) -> bool {
+        let keep = self.keeps.by_gang.get(gang);
+        let part = keep.and_then(|keep| Some((keep, keep.parts.get(pod)?)));
+        part.is_some_and(|(keep, part)| {
+            !keep.told.left.contains(&part.node) && self.find_place(&mut part.clone(), true)
+        })
+    }
+
     /// Keeps what was kept until its gang was admitted, which came to nothing, as far as it is free.
     pub(super) fn keep_part_again(&mut self, gang: &GangUid, pod: &PodUid, hold: Arc<Hold>) {
         let mut hold = Arc::unwrap_or_clone(hold);

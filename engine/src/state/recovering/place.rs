@@ -1,10 +1,11 @@
 //! Whether what an attempt held has its place still.
 
-use std::collections::BTreeSet;
+use std::{cmp::Reverse, collections::BTreeSet};
 
 use crate::{
-    model::{Hold, PodResources},
+    model::{HeldClaim, Hold, PodResources},
     names::DeviceName,
+    placement::{NodeRecord, Occupancy},
     state::State,
 };
 
@@ -20,23 +21,13 @@ impl State {
         if record.node.block.is_some() {
             return false;
         }
-        let mut taken: BTreeSet<usize> = BTreeSet::new();
+        let mut left_free = record.now.clone();
         let mut chosen: Vec<Option<Vec<DeviceName>>> = Vec::with_capacity(hold.claims.len());
         for claim in &hold.claims {
             let Some(devices) = &claim.devices else {
-                let (mut left, mut names) = (claim.gpus.0, Vec::new());
-                for (at, device) in record.node.devices.iter().enumerate() {
-                    let is_of_it = device.flavors.contains(&claim.flavor) && device.healthy;
-                    let is_free = record.now.free.contains(at) && !taken.contains(&at);
-                    if is_of_it && is_free && (1..=left).contains(&device.gpus.0) {
-                        left -= device.gpus.0;
-                        names.push(device.name.clone());
-                        taken.insert(at);
-                    }
-                }
-                if left > 0 {
+                let Some(names) = alike_devices(record, claim, &mut left_free) else {
                     return false;
-                }
+                };
                 chosen.push(Some(names));
                 continue;
             };
@@ -64,4 +55,47 @@ impl State {
         }
         true
     }
+}
+
+/// Devices that nobody has for a claim whose own nobody knows any more: of its Flavor, all of one size, and charged just as much. Of several sizes it is
+/// the one of which the memory is charged as well, then the largest. They are taken from what is free.
+fn alike_devices(
+    record: &NodeRecord,
+    claim: &HeldClaim,
+    free: &mut Occupancy,
+) -> Option<Vec<DeviceName>> {
+    let charged = claim.gpus.0;
+    if charged <= 0 {
+        return Some(Vec::new());
+    }
+    let of_flavor = || {
+        let devices = record.node.devices.iter().enumerate();
+        devices.filter(|(_, device)| device.healthy && device.flavors.contains(&claim.flavor))
+    };
+    let sizes = of_flavor().filter_map(|(_, device)| {
+        let (gpus, vram) = (device.gpus.0, device.vram.0);
+        let count = (gpus > 0 && charged % gpus == 0).then(|| charged / gpus)?;
+        let is_of_other_memory = vram.checked_mul(count) != Some(claim.vram.0);
+        Some((is_of_other_memory, Reverse(gpus), vram))
+    });
+    let sizes: BTreeSet<(bool, Reverse<i64>, i64)> = sizes.collect();
+    for (_, Reverse(gpus), vram) in sizes {
+        let mut left = free.clone();
+        let mut names = Vec::new();
+        let mut missing = charged;
+        for (at, device) in of_flavor() {
+            let is_of_size = (device.gpus.0, device.vram.0) == (gpus, vram);
+            if missing > 0 && is_of_size && left.free.contains(at) {
+                missing -= gpus;
+                names.push(device.name.clone());
+                // Others may be cut of the same.
+                left.take(&record.kind, at);
+            }
+        }
+        if missing == 0 {
+            *free = left;
+            return Some(names);
+        }
+    }
+    None
 }

@@ -55,8 +55,7 @@ impl State {
             let Some(keep) = self.keeps.by_gang.get(&gang) else {
                 continue;
             };
-            let (priority, queued_at) = (keep.told.priority, keep.told.queued_at);
-            keeps.push((Place::new(priority, queued_at, gang.clone()), gang));
+            keeps.push((keep.place(), gang));
         }
         keeps.sort();
         for (_, gang) in keeps.into_iter().rev() {

@@ -7,10 +7,12 @@
 //! | who is asked by a call, if anything came free | how many in vain at most |
 //! |---|---|
 //! | the first in order | [`MOST_OF_THE_FIRST`] |
-//! | those that began to wait, or that an obstacle keeps from it no more, in order | [`MOST_SINGLY`] |
+//! | those that began to wait, or that an obstacle keeps from it no more, in order | [`MOST_SINGLY`], and as many as [`MOST_PASSED`] are passed over |
 //! | the others, from where the last call ended, in order | [`MOST_IN_PASSING`], and as many as [`MOST_PASSED`] are passed over |
 //!
-//! None of the three goes on once it took as many looks in vain as one decision may. Whoever is asked and has room costs what its admission costs, and counts for nothing here.
+//! None of the three asks on once it took as many looks in vain as one decision may. Whoever is asked and has room costs what its admission costs, and counts for nothing here.
+//! Passed over is for whom nothing came free, and for whom another one was asked that is like it ([`super::alike`]): of thousands that lost the same
+//! and ask for the same a call asks one, and a pass over 10,000 of them takes ten calls.
 //!
 //! **Order.** What comes free is offered to the first of all in each call, whatever was left by the one before. So up to so many gangs nobody is asked
 //! before whoever is before it. Of more, one that stands far behind may be served with what one before it would have had, if that came free between their
@@ -27,6 +29,7 @@
 use super::judging::Judgement;
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
+    names::GangUid,
     placement::Effort,
     queue::Place,
     state::{State, ids::GangId, work::Work},
@@ -38,7 +41,7 @@ const MOST_OF_THE_FIRST: usize = 64;
 const MOST_SINGLY: usize = 32;
 /// How many a call asks in vain in its pass.
 const MOST_IN_PASSING: usize = 64;
-/// How many a call passes over in its pass since nothing came free for them.
+/// How many a call passes over in its pass, and of those that began to wait, since nothing came free for them, or another one was asked that is like them.
 const MOST_PASSED: usize = 1024;
 
 /// What has come free so far for gangs that recover. While it is the same, nobody is asked who was.
@@ -119,6 +122,8 @@ enum Turn {
     Settled,
     /// All that were looked at wait on.
     InVain,
+    /// It asks no more.
+    Over,
     /// The next commit is to go on.
     NextCommit,
 }
@@ -138,7 +143,7 @@ impl State {
         }
         let mut of_call = [
             Left::of(MOST_OF_THE_FIRST, usize::MAX),
-            Left::of(MOST_SINGLY, usize::MAX),
+            Left::of(MOST_SINGLY, MOST_PASSED),
             Left::of(MOST_IN_PASSING, MOST_PASSED),
         ];
         // What was kept for one that got something else, or stands in line from now on, may help another one that was judged before it. That one waits no
@@ -147,13 +152,15 @@ impl State {
             let turn = self.settle_recovering_in_turn(&mut of_call, budget, left, decisions, work);
             match turn {
                 Turn::Settled => {}
-                Turn::InVain => break,
+                Turn::InVain | Turn::Over => break,
                 Turn::NextCommit => {
+                    self.forget_asked_in_vain();
                     decisions.exhausted = true;
                     return;
                 }
             }
         }
+        self.forget_asked_in_vain();
         let turns = &self.keeps.turns;
         let is_pass_due = turns.pass.is_some() || turns.pass_as_of != Some(turns.news);
         let is_first_due = turns.first_as_of != Some(turns.news);
@@ -184,13 +191,10 @@ impl State {
                 let Some((place, id)) = self.keeps.parked.next_after(after.as_ref()) else {
                     break true;
                 };
-                if first.is_over(work) {
-                    break false;
-                }
-                match self.ask_recovering(id, &place, first, (budget, &mut *left), decisions, work)
-                {
+                match self.look_at(id, &place, first, (budget, &mut *left), decisions, work) {
                     Turn::Settled => is_any_settled = true,
                     Turn::InVain => looked += 1,
+                    Turn::Over => break false,
                     Turn::NextCommit => return Turn::NextCommit,
                 }
                 after = Some(place);
@@ -200,13 +204,14 @@ impl State {
             }
         }
         let mut after = None;
-        while !singly.is_over(work) {
+        while singly.passed > 0 {
             let Some((place, id)) = self.keeps.parked.next_unasked_after(after.as_ref()) else {
                 break;
             };
-            match self.ask_recovering(id, &place, singly, (budget, &mut *left), decisions, work) {
+            match self.look_at(id, &place, singly, (budget, &mut *left), decisions, work) {
                 Turn::Settled => is_any_settled = true,
                 Turn::InVain => {}
+                Turn::Over => break,
                 Turn::NextCommit => return Turn::NextCommit,
             }
             after = Some(place);
@@ -217,17 +222,18 @@ impl State {
             turns.pass = Some(Pass { after: None });
             turns.pass_as_of = Some(news);
         }
-        while !passing.is_over(work)
+        while passing.passed > 0
             && let Some(pass) = &self.keeps.turns.pass
         {
             let Some((place, id)) = self.keeps.parked.next_after(pass.after.as_ref()) else {
                 self.keeps.turns.pass = None;
                 break;
             };
-            match self.ask_recovering(id, &place, passing, (budget, &mut *left), decisions, work) {
+            match self.look_at(id, &place, passing, (budget, &mut *left), decisions, work) {
                 Turn::Settled => is_any_settled = true,
                 Turn::InVain => {}
                 // It is the next to be asked still.
+                Turn::Over => break,
                 Turn::NextCommit => return Turn::NextCommit,
             }
             let after = Some(place);
@@ -242,16 +248,32 @@ impl State {
         }
     }
 
-    /// Asks one whether it has room, if anything came free since it was asked last.
-    fn ask_recovering(
+    /// Looks at one, and asks it whether it has room, if it is to be asked, and the turn is not over.
+    fn look_at(
         &mut self,
         id: GangId,
         place: &Place,
         turn: &mut Left,
-        (budget, left): (&Budget, &mut CommitRoom),
+        commit: (&Budget, &mut CommitRoom),
         decisions: &mut Decisions,
         work: &mut Work,
     ) -> Turn {
+        match self.to_be_asked(id, place, turn, work) {
+            None => Turn::InVain,
+            Some(_) if turn.is_over(work) => Turn::Over,
+            Some(uid) => self.ask_recovering((&uid, id, place), turn, commit, decisions, work),
+        }
+    }
+
+    /// The UID of one, if it is to be asked whether it has room. It is not if something is in its way, if nothing came free since it was asked last, or if
+    /// another one was asked for it since.
+    fn to_be_asked(
+        &mut self,
+        id: GangId,
+        place: &Place,
+        turn: &mut Left,
+        work: &mut Work,
+    ) -> Option<GangUid> {
         work.visited.recovering += 1;
         self.cluster.note_visits(1);
         let waiting = self.waiting.get(id);
@@ -260,31 +282,51 @@ impl State {
         let uid = waiting.map(|waiting| waiting.gang.uid.clone());
         let uid = uid.filter(|uid| self.keeps.has(uid));
         self.note_free_nodes();
+        let now = self.asked_now(id);
         let keep = uid.as_ref().and_then(|uid| self.keeps.by_gang.get(uid));
-        let judged = keep.and_then(|keep| keep.judged);
-        let is_in_vain = judged == Some(self.asked_now(id));
-        let Some(uid) = uid.filter(|_| !is_in_vain) else {
-            self.keeps.parked.note_asked(place);
-            turn.passed = turn.passed.saturating_sub(1);
-            return Turn::InVain;
-        };
+        let is_in_vain = keep.and_then(|keep| keep.judged) == Some(now);
+        if let Some(uid) = uid.filter(|_| !is_in_vain) {
+            if !self.was_asked_for(&uid, id, place, now) {
+                return Some(uid);
+            }
+            self.note_judged(&uid, now);
+        }
+        self.keeps.parked.note_asked(place);
+        turn.passed = turn.passed.saturating_sub(1);
+        None
+    }
+
+    fn note_judged(&mut self, uid: &GangUid, as_of: AskedAt) {
+        if let Some(keep) = self.keeps.by_gang.get_mut(uid) {
+            keep.judged = Some(as_of);
+        }
+    }
+
+    /// Asks one whether it has room.
+    fn ask_recovering(
+        &mut self,
+        (uid, id, place): (&GangUid, GangId, &Place),
+        turn: &mut Left,
+        (budget, left): (&Budget, &mut CommitRoom),
+        decisions: &mut Decisions,
+        work: &mut Work,
+    ) -> Turn {
         turn.is_any_asked = true;
         let before = self.cluster.visited();
-        match self.judge_recovering(&uid, id, budget, left, decisions, work) {
+        match self.judge_recovering(uid, id, budget, left, decisions, work) {
             Judgement::Settled => Turn::Settled,
             Judgement::InVain => {
                 turn.in_vain = turn.in_vain.saturating_sub(1);
                 let looks = self.cluster.visited().wrapping_sub(before);
                 turn.looks = turn.looks.saturating_sub(looks);
                 let judged = self.asked_now(id);
-                if let Some(keep) = self.keeps.by_gang.get_mut(&uid) {
-                    keep.judged = Some(judged);
-                }
+                self.note_judged(uid, judged);
+                self.note_asked_in_vain(uid, id, place, judged);
                 self.keeps.parked.note_asked(place);
                 Turn::InVain
             }
             Judgement::NextCommit => {
-                self.keeps.judge_again(&uid, id);
+                self.keeps.judge_again(uid, id);
                 Turn::NextCommit
             }
         }

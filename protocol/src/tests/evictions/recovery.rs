@@ -94,6 +94,73 @@ fn a_gang_that_was_evicted_has_its_quota_and_its_place_again_whoever_leads() {
     }
 }
 
+fn carries(write: &ApiRequest) -> bool {
+    matches!(write, ApiRequest::ReplaceGangStatus { status, .. } if status.admission.is_some())
+}
+
+fn commits(write: &ApiRequest) -> bool {
+    matches!(write, ApiRequest::ReplaceLedger { spec, .. }
+        if spec.intents.iter().any(|it| it.leader_epoch == spec.leader_epoch))
+}
+
+/// The gang lacks a pod, and is made whole again.
+fn is_kept_until_it_is_whole_again(bench: &mut Bench, attempt: i64) {
+    assert!(!is_admitted(bench, Some("next")), "it would have had it");
+    let status = status_of(bench, None);
+    let found = (status.phase, status.attempt);
+    assert_eq!(found, (GangPhase::Recovering, attempt));
+    pod_of_job(bench, 1);
+    bench.run();
+    start(bench, &["fit-0", "fit-1"]);
+    let status = status_of(bench, None);
+    let found = (status.phase, status.attempt);
+    assert_eq!(found, (GangPhase::Running, attempt));
+    assert_eq!((status.recovery, status.proposal), (None, None));
+    assert!(!is_admitted(bench, Some("next")));
+}
+
+/// A leader dies after it committed the next attempt, and before the Gang carried it: its successor takes that back.
+#[test]
+fn what_is_kept_outlasts_an_admission_that_a_successor_takes_back() {
+    let mut bench = between_attempts(config(), Some("3"));
+    let before = status_of(&bench, None).recovery.unwrap();
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    assert!(bench.run_until(carries), "committed, not carried");
+    bench.server.remove(&pod_key("fit-1"));
+    bench.take_over();
+    bench.run();
+    let status = status_of(&bench, None);
+    let after = status.recovery.unwrap();
+    assert_eq!((after.attempt, after.reason), (2, before.reason));
+    assert_eq!((after.since, after.until), (before.since, before.until));
+    assert_eq!(status.proposal.unwrap().attempt, 2, "what is kept");
+    assert!(bench.server.ledger().unwrap().spec.intents.is_empty());
+    is_kept_until_it_is_whole_again(&mut bench, 3);
+}
+
+/// A leader dies after it proposed the next attempt in place of what the ended one held, and before it committed that.
+#[test]
+fn what_is_kept_outlasts_the_proposal_of_the_next_attempt() {
+    let proposing = || Config {
+        whole_intent_bytes: 0,
+        ..config()
+    };
+    let mut bench = between_attempts(proposing(), Some("3"));
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    assert!(bench.run_until(commits), "proposed, not committed");
+    let status = status_of(&bench, None);
+    assert_eq!(status.proposal.unwrap().attempt, 2, "in its place");
+    assert_eq!(status.recovery.unwrap().attempt, 1);
+    bench.server.remove(&pod_key("fit-1"));
+    bench.machine = Machine::new(proposing());
+    bench.run();
+    is_kept_until_it_is_whole_again(&mut bench, 2);
+}
+
 #[test]
 fn nothing_is_kept_where_nobody_wants_it_or_nobody_said_how_often_its_pods_may_fail() {
     let keeps_nothing = Config {
