@@ -290,7 +290,6 @@ fn names(list: &[String]) -> BTreeSet<String> {
 mod tests {
     use clap::Parser;
 
-    use super::*;
     use crate::args::Cli;
 
     #[test]
