@@ -258,8 +258,11 @@ pub(super) fn draw_ranks(random: &mut Random, owner: OwnerKind, hardships: &Hard
     let hardship = |random: &mut Random, hardship, odds| {
         hardships.have(hardship) && owner.is_finite() && random.one_in(odds)
     };
+    // Who bears with indexes that fail for good has ranks that do without each other. One that hung would hold what it has for ever.
+    let does_without =
+        matches!(owner, OwnerKind::Job(job) if job.backoff_limit_per_index.is_some());
     Ranks {
-        hang: hardship(random, Hardship::HangingRanks, 2),
+        hang: hardship(random, Hardship::HangingRanks, 2) && !does_without,
         init_seconds: hardship(random, Hardship::LongInits, 5).then(|| random.between(1, 1_500)),
         ignore_sigterm: random.one_in(4),
         // Drawn apart.
