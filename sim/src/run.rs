@@ -18,8 +18,9 @@ use crate::{
 
 /// Steps after which a run that does not come to rest is a violation.
 const MOST_STEPS: u64 = 40_000;
-/// Steps for which it is waited at the most until kubelets are back that are silent when the troubles would end: before anybody lost patience.
-const MOST_STEPS_OF_SILENCE: u64 = 6_000;
+/// Steps for which it is waited at the most until kubelets are back that are silent when the troubles would end, and drains are over: before anybody
+/// lost patience, or was moved.
+const MOST_STEPS_OF_PATIENCE: u64 = 6_000;
 /// Virtual time without a write after which a run is at rest. Longer than any time that the code under test waits
 /// for by itself (missing slices count for 120 s).
 const REST_MILLISECONDS: u64 = 130_000;
@@ -176,8 +177,9 @@ fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Resu
             for _ in 0..troubled_steps {
                 world.step()?;
             }
-            let latest = world.steps + MOST_STEPS_OF_SILENCE;
-            while world.is_kubelet_silent() && world.steps < latest {
+            let latest = world.steps + MOST_STEPS_OF_PATIENCE;
+            let lasts = |world: &World| world.is_kubelet_silent() || world.is_anything_drained();
+            while lasts(world) && world.steps < latest {
                 world.step()?;
             }
         }

@@ -2,7 +2,7 @@
 
 use muster_protocol::OnCordon;
 
-use super::{Counting, GangShape, Hardship, OwnerKind, Progress, Scenario};
+use super::{Counting, GangShape, Hardship, NodeShape, OwnerKind, Progress, Scenario};
 use crate::random::Random;
 
 /// The stream of [`Hardship::Drains`].
@@ -39,16 +39,23 @@ impl Scenario {
         }
     }
 
-    /// Gangs work for as long as it takes until somebody is moved. One administrator in three has nobody moved.
+    /// Gangs work for as long as it takes until somebody is moved, and there is a second node for each, beyond all quota, where they may go. One
+    /// administrator in three has nobody moved.
     fn draw_drains(&mut self, random: &mut Random) {
         self.on_cordon = if random.one_in(3) {
             OnCordon::Nothing
         } else {
             OnCordon::Move
         };
+        let second = self.nodes.iter().map(|node| NodeShape {
+            name: format!("{}-second", node.name),
+            ..node.clone()
+        });
+        let second: Vec<NodeShape> = second.collect();
+        self.nodes.extend(second);
         for gang in &mut self.gangs {
             if gang.owner.is_finite() {
-                gang.ranks.work_seconds = Some(random.between(10, 90));
+                gang.ranks.work_seconds = Some(random.between(60, 200));
             }
         }
     }
@@ -103,7 +110,11 @@ mod tests {
             assert_eq!(without, plain, "seed {seed}");
             for is_chosen in [false, true] {
                 let mut with = drawn(&both);
-                assert_eq!(with.gangs, plain.gangs, "seed {seed}: the same cluster");
+                assert_eq!(with.gangs, plain.gangs, "seed {seed}: the same gangs");
+                assert!(
+                    with.nodes.starts_with(&plain.nodes),
+                    "seed {seed}: the same nodes"
+                );
                 with.draw_apart(seed, is_chosen);
                 let told = with.gangs.iter().filter_map(|gang| gang.ranks.progress);
                 let stalling = told.filter(|it| it.stalls).count();

@@ -36,6 +36,12 @@ impl World {
             Fault::SuspendJob => self.owners.suspendable(&self.api, false),
             Fault::RecoveryObserves => vec!["recovery".to_owned()],
             Fault::Outage => [API_SERVER, OURS].map(str::to_owned).into(),
+            // Where nothing runs nobody is to be moved.
+            Fault::DrainNode | Fault::DrainDevice => {
+                let nodes = self.nodes.iter();
+                let used = nodes.filter(|(_, node)| !node.containers.is_empty());
+                used.map(|(name, _)| name.clone()).collect()
+            }
             _ => self.nodes.keys().cloned().collect(),
         };
         let is_free = |name: &String| {
@@ -61,6 +67,8 @@ impl World {
             // Longer than until a pod that hangs is deleted by force, or its gang evicted for its node.
             Fault::PodsHang | Fault::MachineOff => (30_000, 200_000),
             Fault::KubeletSilent => (100_000, 400_000),
+            // Longer than it takes until somebody is moved for it: who has a place elsewhere is asked twice a minute.
+            Fault::DrainNode | Fault::DrainDevice => (20_000, 200_000),
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
@@ -427,8 +435,17 @@ impl World {
 
     /// Whether a kubelet is silent for longer than anybody waits for it.
     pub fn is_kubelet_silent(&self) -> bool {
+        self.lasts(&[Fault::KubeletSilent])
+    }
+
+    /// Whether somebody is drained by hand.
+    pub fn is_anything_drained(&self) -> bool {
+        self.lasts(&[Fault::DrainNode, Fault::DrainDevice])
+    }
+
+    fn lasts(&self, faults: &[Fault]) -> bool {
         let mut passing = self.passing.keys();
-        passing.any(|(fault, _)| *fault == Fault::KubeletSilent)
+        passing.any(|(fault, _)| faults.contains(fault))
     }
 
     /// The drivers of nodes whose machines are there.
