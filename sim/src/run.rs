@@ -171,17 +171,16 @@ fn ready(world: &mut World, writes: Writes) -> Result<(), Violation> {
 }
 
 fn play(world: &mut World, script: Option<&Script>, troubled_steps: u64) -> Result<(), Violation> {
-    match script {
-        Some(script) => (script.play)(world)?,
-        None => {
-            for _ in 0..troubled_steps {
-                world.step()?;
-            }
-            let latest = world.steps + MOST_STEPS_OF_PATIENCE;
-            let lasts = |world: &World| world.is_kubelet_silent() || world.is_anything_drained();
-            while lasts(world) && world.steps < latest {
-                world.step()?;
-            }
+    if let Some(script) = script {
+        (script.play)(world)?;
+    } else {
+        for _ in 0..troubled_steps {
+            world.step()?;
+        }
+        let latest = world.steps + MOST_STEPS_OF_PATIENCE;
+        let lasts = |world: &World| world.is_kubelet_silent() || world.is_anything_drained();
+        while lasts(world) && world.steps < latest {
+            world.step()?;
         }
     }
     come_to_rest(world)

@@ -258,7 +258,7 @@ impl State {
         decisions: &mut Decisions,
         work: &mut Work,
     ) -> Turn {
-        match self.to_be_asked(id, place, turn, work) {
+        match self.due_to_be_asked(id, place, turn, work) {
             None => Turn::InVain,
             Some(_) if turn.is_over(work) => Turn::Over,
             Some(uid) => self.ask_recovering((&uid, id, place), turn, commit, decisions, work),
@@ -267,7 +267,7 @@ impl State {
 
     /// The UID of one, if it is to be asked whether it has room. It is not if something is in its way, if nothing came free since it was asked last, or if
     /// another one was asked for it since.
-    fn to_be_asked(
+    fn due_to_be_asked(
         &mut self,
         id: GangId,
         place: &Place,
