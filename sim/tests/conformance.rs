@@ -5,6 +5,9 @@
 #[path = "../../engine/tests/common/kueue_cases.rs"]
 mod kueue_cases;
 
+use std::path::PathBuf;
+
+use kueue_cases::Missing;
 use muster_sim::conformance::{self, Counts};
 
 /// The suites that the runner knows. Of their cases none deviates.
@@ -230,4 +233,37 @@ fn a_gang_that_its_own_guarantee_holds_is_left_only_by_a_write_that_fails() {
     for (what, gpus, expected, counts) in cases {
         assert_eq!(case(gpus, expected), counts, "{what}");
     }
+}
+
+#[test]
+fn cases_that_are_missing_are_skipped_but_fail_the_test_in_ci_and_where_they_are_named() {
+    let name = format!("muster-kueue-cases-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let file = directory.join("quota_cases.json");
+    // By itself, as its directory, or by default.
+    let ways = [
+        (Some(&file), &file),
+        (Some(&directory), &directory),
+        (None, &file),
+    ];
+    for (named, missing) in ways {
+        for is_ci in [false, true] {
+            let read = kueue_cases::read(named.map(PathBuf::as_path), &directory, is_ci);
+            let Missing { why, is_failure } = read.expect_err("there is no such file");
+            assert_eq!(is_failure, is_ci || named.is_some(), "{why}");
+            let missing = missing.display().to_string();
+            for wanted in [missing.as_str(), "MUSTER_CONFORMANCE"] {
+                assert!(why.contains(wanted), "{why}");
+            }
+            assert_eq!(why.contains("CI=true"), is_ci, "{why}");
+        }
+    }
+    std::fs::create_dir(&directory).expect("a directory of the test's own");
+    std::fs::write(&file, "{}").expect("the directory can be written to");
+    let found = ways.map(|(named, _)| {
+        let read = kueue_cases::read(named.map(PathBuf::as_path), &directory, true);
+        read.expect("the file is there")
+    });
+    std::fs::remove_dir_all(&directory).expect("the test made it");
+    assert_eq!(found, ["{}"; 3]);
 }
