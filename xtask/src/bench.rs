@@ -64,6 +64,12 @@ enum Bench {
     /// Two months of Microsoft's Philly cluster by teams, quota counted in GPUs: what stays idle, who waits how long, what
     /// preemption costs, beside naive reclaim.
     Philly {
+        /// Replays on so many GPUs alone: 448, 512 or 640. [default: all]
+        #[arg(long, value_name = "N")]
+        gpus: Option<u64>,
+        /// Runs the engine as it is judged, and in no other mode.
+        #[arg(long)]
+        judged: bool,
         /// Writes what was measured as JSON.
         #[arg(long, value_name = "FILE")]
         report: Option<PathBuf>,
@@ -173,9 +179,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             }
             report_to(&mut command, report.as_deref())?;
         }
-        Bench::Philly { report } => {
+        Bench::Philly {
+            gpus,
+            judged,
+            report,
+        } => {
             run_replays(&mut command);
             command.arg("philly");
+            if let Some(gpus) = gpus {
+                command.args(["--gpus", &gpus.to_string()]);
+            }
+            if *judged {
+                command.arg("--judged");
+            }
             report_to(&mut command, report.as_deref())?;
         }
         Bench::Mig {
@@ -257,17 +273,22 @@ fn report_to(command: &mut Command, report: Option<&Path>) -> Result<()> {
 
 /// Each measurement with what it measures.
 pub(crate) fn names() -> Vec<(String, String)> {
-    #[derive(clap::Parser)]
-    struct Benches {
-        #[command(subcommand)]
-        _bench: Bench,
-    }
-    let command = Benches::command();
+    let command = measurements();
     let measurements = command.get_subcommands().map(|bench| {
         let about = bench.get_about().map(ToString::to_string);
         (bench.get_name().to_owned(), about.unwrap_or_default())
     });
     measurements.collect()
+}
+
+/// A command whose subcommands are the measurements.
+fn measurements() -> clap::Command {
+    #[derive(clap::Parser)]
+    struct Benches {
+        #[command(subcommand)]
+        _bench: Bench,
+    }
+    Benches::command()
 }
 
 #[cfg(test)]
@@ -284,5 +305,38 @@ mod tests {
                 "{names:?}"
             );
         }
+    }
+
+    /// What stands behind `cargo xtask bench` in a heading, or at the beginning of a row.
+    fn usage(line: &str) -> Option<&str> {
+        let command = line
+            .strip_prefix("## ")
+            .or_else(|| line.strip_prefix("| "))?;
+        let usage = command.strip_prefix("`cargo xtask bench ")?;
+        usage.split_once('`').map(|(usage, _)| usage)
+    }
+
+    #[test]
+    fn every_flag_that_the_documents_name_is_one_of_its_measurement() {
+        let command = measurements();
+        let documents = [
+            include_str!("../../docs/benchmarks.md"),
+            include_str!("../../CONTRIBUTING.md"),
+        ];
+        let mut flags = 0;
+        for usage in documents.into_iter().flat_map(str::lines).filter_map(usage) {
+            let mut words = usage.split([' ', '[', ']']);
+            let measurement = words.next().unwrap_or_default();
+            let measurement = command.find_subcommand(measurement).expect(usage);
+            for flag in words.filter_map(|word| word.strip_prefix("--")) {
+                let mut known = measurement.get_arguments();
+                assert!(
+                    known.any(|it| it.get_long() == Some(flag)),
+                    "{usage}: --{flag}"
+                );
+                flags += 1;
+            }
+        }
+        assert!(flags > 20, "the documents name {flags} flags");
     }
 }
