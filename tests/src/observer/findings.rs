@@ -14,7 +14,7 @@ pub enum Invariant {
     S2,
     /// No physical unit prepared for two claims, none without a permit.
     S3,
-    /// The first ungate happens after the plan is stored and all pods exist.
+    /// The first ungate happens after the plan is stored and all pods exist, and no attempt is partly ended for long.
     S4,
     /// An accepted gang exists until it ended with a stated reason.
     S5,

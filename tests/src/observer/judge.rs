@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 
 use super::{
-    COVERAGE_BOUND, RELEASE_BOUND, Verdict, attempts,
+    COVERAGE_BOUND, PARTLY_ENDED_BOUND, RELEASE_BOUND, Verdict, attempts,
     charges::Charges,
     claim_names::ClaimNames,
     containers::{Containers, Evidence},
@@ -27,6 +27,7 @@ use super::{
     quota::Quota,
     record::{Container, Event, Line},
     ungates,
+    whole_evictions::WholeEvictions,
     world::{self, Change, Object, World},
 };
 use crate::{faults::journal::Injected, kubernetes::is_terminal};
@@ -50,6 +51,7 @@ pub(super) struct Judge {
     charge_history: ChargeHistory,
     containers: Containers,
     gang_lives: GangLives,
+    whole_evictions: WholeEvictions,
     holders: Holders,
     names: ClaimNames,
     published: Published,
@@ -80,6 +82,7 @@ impl Default for Judge {
             charge_history: ChargeHistory::default(),
             containers: Containers::default(),
             gang_lives: GangLives::new(RELEASE_BOUND),
+            whole_evictions: WholeEvictions::new(PARTLY_ENDED_BOUND),
             holders: Holders::default(),
             names: ClaimNames::default(),
             published: Published::default(),
@@ -161,6 +164,7 @@ impl Judge {
             self.uncovered.shift(passed);
             self.leaking.shift(passed);
             self.gang_lives.shift(passed);
+            self.whole_evictions.shift(passed);
             self.faults.shift(passed);
         }
         // Before containers that have exited are judged to their end.
@@ -181,6 +185,8 @@ impl Judge {
         self.check_leaks();
         let findings = &mut self.findings;
         self.gang_lives.judge(&self.world, now_millis, findings);
+        self.whole_evictions
+            .judge(&self.world, now_millis, findings);
     }
 
     /// Everything that was found since the last verdict.
@@ -315,6 +321,9 @@ impl Judge {
                     .slice(slice, change.gone, now, &mut self.findings);
             }
             Object::NodeDevices(node) if !change.gone => self.faults.node_devices(node),
+            Object::Ledger(ledger) if !change.gone => {
+                self.whole_evictions.ledger(&self.world, ledger);
+            }
             Object::Gang(gang) => {
                 let findings = &mut self.findings;
                 self.gang_lives.write(gang, change.gone, findings);

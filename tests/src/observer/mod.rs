@@ -39,6 +39,7 @@ mod record;
 #[cfg(test)]
 mod staged_violations;
 mod ungates;
+mod whole_evictions;
 mod world;
 mod wrong;
 
@@ -59,6 +60,9 @@ use crate::{faults::journal::Journal, node::Node};
 pub const RELEASE_BOUND: Duration = Duration::from_secs(30);
 /// Longest time that a GPU pod may be there without a charge when Muster finds it running (S2).
 pub const COVERAGE_BOUND: Duration = Duration::from_secs(5);
+/// Longest time that an attempt that is evicted may be partly ended (S4): some pods have ended or are told to, and others are not. Another
+/// leader may have to be found in between.
+pub const PARTLY_ENDED_BOUND: Duration = Duration::from_secs(60);
 /// Longest time until everything is given back after a scenario, beyond [`RELEASE_BOUND`].
 const SETTLE_SLACK: Duration = Duration::from_secs(15);
 
@@ -188,7 +192,8 @@ impl Observer {
     }
 
     /// While Muster is stopped on purpose nothing can be released or charged; the bounds of time stand still. What is
-    /// judged by revisions (S1, S3, S4, S8, S16, S2 of a container that was permitted, and S7 of what was told) is judged all the same.
+    /// judged by revisions (S1, S3, S4 but for attempts that are partly ended, S8, S16, S2 of a container that was
+    /// permitted, and S7 of what was told) is judged all the same.
     pub fn suspend_bounds(&self, suspended: bool) {
         self.judge().suspend_bounds(suspended);
     }

@@ -3,6 +3,7 @@
 mod faults;
 mod releases;
 mod slices;
+mod whole_evictions;
 
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ use super::{
 /// Time from one thing to the next.
 const STEP_MILLIS: u64 = 300;
 /// Longer than any bound of time.
-const LATE_MILLIS: u64 = 60_000;
+const LATE_MILLIS: u64 = 90_000;
 /// A claim of one GPU, and the pod that holds it.
 const CLAIM: &str = "c0000000-0000-0000-0000-000000000001";
 const POD: &str = "p0000000-0000-0000-0000-000000000001";
