@@ -22,6 +22,13 @@ impl State {
             return false;
         }
         let mut left_free = record.now.clone();
+        // What another claim of the pod is known to have had is no other's.
+        for name in hold.claims.iter().flat_map(|it| &it.devices).flatten() {
+            let at = record.device_named(name);
+            if let Some(at) = at.filter(|at| left_free.free.contains(*at)) {
+                left_free.take(&record.kind, at);
+            }
+        }
         let mut chosen: Vec<Option<Vec<DeviceName>>> = Vec::with_capacity(hold.claims.len());
         for claim in &hold.claims {
             let Some(devices) = &claim.devices else {
