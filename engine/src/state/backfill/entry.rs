@@ -49,6 +49,13 @@ impl State {
         nodes.cloned().collect()
     }
 
+    /// The Flavors of which a place is kept where a gang may be planned all the same.
+    pub(in crate::state) fn lets_in(&self, waiting: &WaitingGang) -> Vec<FlavorName> {
+        let kept = self.backfill.kept.iter();
+        let open = kept.filter(|(_, kept)| self.may_enter(kept, waiting));
+        open.map(|(flavor, _)| flavor.clone()).collect()
+    }
+
     /// What a gang may use that may be planned where places are kept; `None` if it is what all may use.
     pub(in crate::state) fn view_for(&self, waiting: &WaitingGang) -> Option<View> {
         if self.backfill.kept.is_empty() {

@@ -164,7 +164,8 @@ impl State {
         holds.collect()
     }
 
-    /// Whether a gang has quota, while what is kept for it is charged to nobody, and a place, if that were free.
+    /// Whether a gang has quota, while what is kept for it is charged to nobody, and a place, if that were free; be it where a place is kept for
+    /// somebody else, and it is let in.
     fn fits_in_what_is_kept(&self, uid: &GangUid, id: GangId) -> bool {
         let waiting = self.waiting.get(id);
         let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
@@ -179,7 +180,8 @@ impl State {
             return false;
         }
         let seen = OnceCell::new();
-        let view = || seen.get_or_init(|| self.cluster.without(&self.kept_holds(keep)));
+        let opened = self.opened_for(waiting);
+        let view = || seen.get_or_init(|| self.cluster.opened(&opened, &self.kept_holds(keep)));
         let mut effort = Effort::default();
         if entry.assignments.is_empty() && totals.claims == 0 {
             let placed = self.placed_in(waiting, None, view(), &mut effort);
