@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::{
     common::*,
-    recovering::{decide_at, preempting},
+    recovering::{decide_at, made_again, preempting, recovers, release},
 };
 use muster_engine::{Gang, GangUid, Hold, Recovering, State, Team, Timestamp, Update};
 
@@ -75,5 +75,30 @@ fn who_goes_before_the_head_is_let_in_whether_or_not_its_team_preempts() {
         lost_its_node(&mut state, &high);
         let decisions = decide_at(&mut state, KEPT_AT + 10);
         assert_eq!(admitted(&decisions), ["high"], "{policy:?}");
+    }
+}
+
+/// The head waits for it to leave, which it did not while it ran. If it had to wait for the head, both would wait until what is kept is given up.
+#[test]
+fn a_gang_has_its_own_place_again_though_one_is_kept_there_for_who_waits_for_it_to_leave() {
+    for research in [team("a", None, limit(100)), preempting("a", None, 100)] {
+        let policy = research.preemption;
+        let mut state = state(vec![node("n0", "s/l", 8)], vec![research]);
+        let train = gang("gang-of-h", "a", 1, 4);
+        let held = [hold("h", "a", "n0", &[0, 1, 2, 3])];
+        state.apply(Update::Hold(held[0].clone()));
+        let running = running_since(Timestamp(0), &train);
+        state.apply(Update::Running(running));
+        submit(&mut state, [at(5, gang("head", "a", 1, 8))]);
+        for seconds in [10, 10 + KEPT_AT] {
+            assert!(decide_at(&mut state, seconds).admissions.is_empty());
+        }
+        let kept = state.head_reservations().next().map(|kept| &kept.gang);
+        assert_eq!(kept.map(GangUid::as_str), Some("head"));
+        state.apply(Update::Recovering(recovers(&train, &held, &[], &[])));
+        release(&mut state, &train, &held);
+        submit(&mut state, [made_again(&train)]);
+        let decisions = decide_at(&mut state, 20 + KEPT_AT);
+        assert_eq!(admitted(&decisions), ["gang-of-h"], "{policy:?}");
     }
 }

@@ -41,12 +41,14 @@ impl State {
         may_preempt && kept.stays_within_nominal && (after == Some(0) || by(gone_after))
     }
 
-    /// The nodes that are kept and on which a gang may be planned all the same.
+    /// The nodes that are kept and on which a gang may be planned all the same: it is let in, or its own place is kept there for longer.
     pub(in crate::state) fn opened_for(&self, waiting: &WaitingGang) -> BTreeSet<NodeName> {
         let kept = self.backfill.kept.values();
         let open = kept.filter(|kept| self.may_enter(kept, waiting));
         let nodes = open.flat_map(|kept| &kept.told.nodes);
-        nodes.cloned().collect()
+        let own = waiting.keeps_on.iter();
+        let own = own.filter(|node| self.cluster.is_held_back(node));
+        nodes.chain(own).cloned().collect()
     }
 
     /// The Flavors of which a place is kept where a gang may be planned all the same.
