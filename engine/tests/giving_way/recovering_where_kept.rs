@@ -100,5 +100,9 @@ fn a_gang_has_its_own_place_again_though_one_is_kept_there_for_who_waits_for_it_
         submit(&mut state, [made_again(&train)]);
         let decisions = decide_at(&mut state, 20 + KEPT_AT);
         assert_eq!(admitted(&decisions), ["gang-of-h"], "{policy:?}");
+        // That admission is not committed.
+        state.undo(&train.uid);
+        let decisions = decide_at(&mut state, 30 + KEPT_AT);
+        assert_eq!(admitted(&decisions), ["gang-of-h"], "{policy:?}");
     }
 }

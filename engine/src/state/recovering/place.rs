@@ -21,7 +21,10 @@ impl State {
         if record.node.block.is_some() {
             return false;
         }
-        let mut left_free = record.now.clone();
+        // Where a place is kept for the head of a line nothing is free to most, and nobody has it all the same.
+        let now = self.cluster.free_on_held_back(&hold.node);
+        let now = now.unwrap_or(&record.now);
+        let mut left_free = now.clone();
         // What another claim of the pod is known to have had is no other's.
         for name in hold.claims.iter().flat_map(|it| &it.devices).flatten() {
             let at = record.device_named(name);
@@ -44,7 +47,7 @@ impl State {
                 };
                 let device = record.node.devices.get(at);
                 device.is_some_and(|device| device.healthy)
-                    && (!must_be_free || record.now.free.contains(at))
+                    && (!must_be_free || now.free.contains(at))
             });
             if !are_well {
                 return false;
