@@ -82,7 +82,7 @@ enum Bench {
         report: Option<PathBuf>,
     },
     /// From a fault of a GPU, or the loss of a node, to the whole gang running again, on a real control plane: taint, intent, deletion and
-    /// start, and whether anybody else was restarted.
+    /// start, and whether anybody else was restarted. Fails if a target is not met, or a gang did not come back.
     Recovery {
         /// Faults of each case. [default: 50]
         #[arg(long)]
