@@ -69,7 +69,7 @@ enum Bench {
         report: Option<PathBuf>,
     },
     /// How well slices of GPUs are packed: requests placed and GPUs opened in random clusters, beside the optimum (an integer program,
-    /// solved to proof) and beside first fit.
+    /// solved to proof) and beside first fit. Fails where the targets are not met.
     Mig {
         /// Random instances. [default: 300]
         #[arg(long)]
