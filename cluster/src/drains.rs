@@ -1,7 +1,8 @@
 //! What an administrator drains by hand: a node, by a cordon or the taint [`keys::TAINT_DRAIN`], and a device, by a DeviceTaintRule.
 //!
-//! Nothing new is planned there, as kube-scheduler gives out nothing there. What it means to whoever runs there is decided in
-//! [`muster_engine::recovery`]; here it is only read. Taints of other keys keep pods away from a node for many reasons, and drain nobody.
+//! Nothing new is planned there ([`taints::block`]), as kube-scheduler gives out nothing there, and `auto` quota misses what is free
+//! there. What it means to whoever runs there is decided in [`muster_engine::recovery`]; here it is only read. Taints of other keys keep
+//! pods away from a node for many reasons, and drain nobody.
 
 use k8s_openapi::api::{
     core::v1::{Node, Toleration},
@@ -13,7 +14,7 @@ use crate::{taint_rules, taints, text::quoted};
 
 /// Why a pod with these tolerations is drained from the node, for people; `None`: it is not.
 pub fn of_node(node: &Node, tolerations: &[Toleration]) -> Option<String> {
-    let mut taints = taints::repelling(node).filter(|taint| taint.key == keys::TAINT_DRAIN);
+    let mut taints = taints::draining(node);
     if let Some(taint) = taints.find(|taint| !taints::tolerate(tolerations, taint)) {
         return Some(match taint.value.as_deref().unwrap_or_default() {
             "" => format!("is drained (taint {})", keys::TAINT_DRAIN),
@@ -24,9 +25,7 @@ pub fn of_node(node: &Node, tolerations: &[Toleration]) -> Option<String> {
             ),
         });
     }
-    let spec = node.spec.as_ref();
-    let is_cordoned = spec.is_some_and(|spec| spec.unschedulable == Some(true));
-    is_cordoned.then(|| "is cordoned".to_owned())
+    taints::is_cordoned(node).then(|| "is cordoned".to_owned())
 }
 
 /// Why a device that the rule selects is drained, for people; `None`: the rule selects none, or lets them be given out.

@@ -92,8 +92,8 @@ impl NodeRules {
         &self.reads
     }
 
-    /// Whether the node passes: labels, name and taints. Kubernetes' own taints, a cordon and readiness are no part of it:
-    /// they pass, and block the node for everybody ([`muster_engine::NodeBlock`]).
+    /// Whether the node passes: labels, name and taints. Kubernetes' own taints, a cordon, a drain by hand and readiness are no
+    /// part of it: they pass, and block the node for everybody ([`muster_engine::NodeBlock`]).
     pub fn pass(&self, node: &Node) -> bool {
         #[cfg(test)]
         COMPARED.set(COMPARED.get() + 1);

@@ -25,7 +25,7 @@ impl<'a> From<&'a Node> for NodeFacts<'a> {
         let spec = node.spec.as_ref();
         Self {
             uid: node.metadata.uid.as_deref().unwrap_or_default(),
-            cordoned: spec.is_some_and(|spec| spec.unschedulable == Some(true)),
+            cordoned: taints::is_cordoned(node),
             taints: spec
                 .and_then(|spec| spec.taints.as_deref())
                 .unwrap_or_default(),

@@ -1,14 +1,16 @@
 //! Taints and tolerations.
 
 use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use muster_api::keys;
 use muster_engine::NodeBlock;
 
 /// By which an administrator, or a cloud, says that the machine of a node is off.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Kubernetes' own taints for what passes by itself or with the administrator: they say that nothing new is to be
-/// planned on the node at the moment, never that the node does not suit a pod.
-const PASSING: [(&str, NodeBlock); 10] = [
+/// Kubernetes' own taints for what passes by itself or with the administrator, and the one by which a node is drained by hand: they
+/// say that nothing new is to be planned on the node at the moment, never that the node does not suit a pod.
+const PASSING: [(&str, NodeBlock); 11] = [
+    (keys::TAINT_DRAIN, NodeBlock::Drained),
     ("node.kubernetes.io/unschedulable", NodeBlock::Cordoned),
     ("node.kubernetes.io/not-ready", NodeBlock::NotReady),
     ("node.kubernetes.io/unreachable", NodeBlock::NotReady),
@@ -55,18 +57,30 @@ pub fn is_out_of_service(node: &Node) -> bool {
     repelling(node).any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-/// What a taint of Kubernetes itself says about the node; `None` for every other taint.
+/// Whether the node is cordoned.
+pub fn is_cordoned(node: &Node) -> bool {
+    let spec = node.spec.as_ref();
+    spec.is_some_and(|spec| spec.unschedulable == Some(true))
+}
+
+/// The taints by which the node is drained by hand ([`keys::TAINT_DRAIN`], `NoSchedule` or `NoExecute`).
+pub fn draining(node: &Node) -> impl Iterator<Item = &Taint> {
+    repelling(node).filter(|taint| block_of(taint) == Some(NodeBlock::Drained))
+}
+
+/// What a taint of Kubernetes itself, or the one by which a node is drained by hand, says about the node; `None` for every
+/// other taint.
 pub fn block_of(taint: &Taint) -> Option<NodeBlock> {
     let mut passing = PASSING.iter();
     let (_, block) = passing.find(|(key, _)| *key == taint.key)?;
     Some(*block)
 }
 
-/// Whether nothing new may be planned on the node because it is cordoned, or because of a taint of Kubernetes itself.
+/// Whether nothing new may be planned on the node because it is cordoned or drained by hand, or because of a taint of Kubernetes
+/// itself. That is so for pods that tolerate the taint, too.
 pub fn block(node: &Node) -> Option<NodeBlock> {
-    let cordoned = node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true);
     let by_taint = repelling(node).filter_map(block_of);
-    cordoned
+    is_cordoned(node)
         .then_some(NodeBlock::Cordoned)
         .into_iter()
         .chain(by_taint)
@@ -152,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cordon_and_kubernetes_own_taints_block_a_node_and_other_taints_do_not() {
+    fn a_cordon_a_drain_and_kubernetes_own_taints_block_a_node_and_other_taints_do_not() {
         let node = |spec: Value| -> Node {
             serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
         };
@@ -162,6 +176,29 @@ mod tests {
             (json!({"unschedulable": true}), Some(NodeBlock::Cordoned)),
             (
                 taint("node.kubernetes.io/unschedulable", "NoSchedule"),
+                Some(NodeBlock::Cordoned),
+            ),
+            (
+                taint(keys::TAINT_DRAIN, "NoSchedule"),
+                Some(NodeBlock::Drained),
+            ),
+            (
+                taint(keys::TAINT_DRAIN, "NoExecute"),
+                Some(NodeBlock::Drained),
+            ),
+            (taint(keys::TAINT_DRAIN, "PreferNoSchedule"), None),
+            (
+                json!({"taints": [
+                    {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"},
+                    {"key": keys::TAINT_DRAIN, "effect": "NoSchedule"},
+                ]}),
+                Some(NodeBlock::Drained),
+            ),
+            (
+                json!({
+                    "unschedulable": true,
+                    "taints": [{"key": keys::TAINT_DRAIN, "effect": "NoSchedule"}],
+                }),
                 Some(NodeBlock::Cordoned),
             ),
             (

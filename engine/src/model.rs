@@ -236,6 +236,8 @@ pub struct Consumption {
 pub enum NodeBlock {
     /// It is cordoned, whatever else is so: that lasts until somebody ends it.
     Cordoned,
+    /// An administrator drains it, other than by a cordon: that lasts until somebody ends it, too.
+    Drained,
     /// It is not Ready.
     NotReady,
     /// It is marked lost.
@@ -244,6 +246,13 @@ pub enum NodeBlock {
     SlicesMissing,
     /// Its driver has not answered for the current `NodeDevices` object, or there is none yet.
     DriverSilent,
+}
+
+impl NodeBlock {
+    /// Whether an administrator keeps what is new off the node, by whichever means.
+    pub(crate) fn is_by_hand(self) -> bool {
+        matches!(self, Self::Cordoned | Self::Drained)
+    }
 }
 
 /// What a pod takes of a node besides devices, or what a node has of it.

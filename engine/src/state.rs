@@ -456,6 +456,7 @@ impl State {
             is_reserved_for: false,
             was_charged_ahead: false,
             stands_in_no_line: false,
+            keeps_on: BTreeSet::new(),
             too_large: false,
             gang,
         };

@@ -605,6 +605,7 @@ impl fmt::Display for NodeRepair {
         if let Some(block) = block {
             let now = match block {
                 NodeBlock::Cordoned => "which is cordoned",
+                NodeBlock::Drained => "which is drained by hand",
                 NodeBlock::NotReady => "which is not Ready",
                 NodeBlock::Lost => "which is lost",
                 NodeBlock::SlicesMissing => "whose ResourceSlices are missing",

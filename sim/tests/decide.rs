@@ -47,6 +47,15 @@ fn nodes(count: usize) -> String {
         .collect()
 }
 
+/// So many nodes, of which the first one is drained by its taint.
+fn drained(count: usize) -> String {
+    nodes(count).replacen(
+        "---\napiVersion: resource",
+        "spec: {taints: [{key: muster.dev/drain, value: alice.fan, effect: NoSchedule}]}\n---\napiVersion: resource",
+        1,
+    )
+}
+
 /// A Flavor of everything, and a Team with so many GPUs and the namespace `ml`.
 fn team(gpus: usize) -> String {
     format!(
@@ -71,6 +80,11 @@ fn pod(name: &str, gpus: usize) -> String {
         "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: ml\n  annotations: {{muster.dev/gpus: \"{gpus}\"}}\n\
          spec:\n  containers: [{{name: main, image: i}}]\n---\n"
     )
+}
+
+/// The same, and it tolerates every taint.
+fn tolerating(name: &str, gpus: usize) -> String {
+    pod(name, gpus).replace("spec:\n", "spec:\n  tolerations: [{operator: Exists}]\n")
 }
 
 fn source(text: impl Into<String>) -> Source {
@@ -167,6 +181,30 @@ fn small_clusters_are_decided_as_their_controller_would() {
             &["pod-p: WaitingForPlacement"],
         ),
         (
+            "a node that is drained by its taint is not planned, not even for who tolerates it",
+            drained(2) + &team(16) + &pod("p", 8) + &tolerating("q", 8),
+            &["pod-p on node-1", "pod-q: WaitingForPlacement"],
+        ),
+        (
+            "`auto` quota leaves out what is drained by a taint",
+            drained(2)
+                + &team(8).replace("nominal: 8", "auto: true")
+                + &pod("p", 8)
+                + &pod("q", 8),
+            &["pod-p on node-1", "pod-q: WaitingForQuota"],
+        ),
+        (
+            "`auto` quota leaves out a device that a rule drains",
+            nodes(1)
+                + &team(8).replace("nominal: 8", "auto: true")
+                + "apiVersion: resource.k8s.io/v1\nkind: DeviceTaintRule\nmetadata: {name: swap}\nspec:\n  \
+                   deviceSelector: {driver: gpu.muster.dev, pool: node-0, device: gpu-3}\n  \
+                   taint: {key: example.com/swap, effect: NoSchedule}\n---\n"
+                + &pod("p", 7)
+                + &pod("q", 1),
+            &["pod-p on node-0", "pod-q: WaitingForQuota"],
+        ),
+        (
             "a gang that runs holds its quota, without its pods and claims being given",
             nodes(2) + &team(8) + &running("first-bcdfg", "node-0") + &pod("p", 8),
             &["first on node-0", "pod-p: WaitingForQuota"],
@@ -229,6 +267,19 @@ fn small_clusters_are_decided_as_their_controller_would() {
     ];
     for (name, text, expected) in cases {
         assert_eq!(shorts(text.clone()), *expected, "{name}");
+    }
+}
+
+#[test]
+fn whoever_waits_for_a_drained_node_is_told_that_it_is_drained() {
+    for waits in [pod("p", 1), tolerating("p", 1)] {
+        let answer = answer(drained(1) + &team(8) + &waits);
+        let waiting = serde_json::to_value(&answer.decisions).unwrap()[0].clone();
+        assert_eq!(waiting["reason"], "WaitingForPlacement", "{waiting}");
+        let details = waiting["details"].as_str().unwrap();
+        assert!(details.contains("drained by hand: 1"), "{details}");
+        let helps = "node node-0, which is drained by hand, is schedulable";
+        assert!(details.contains(helps), "{details}");
     }
 }
 

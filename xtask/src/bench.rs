@@ -75,7 +75,7 @@ enum Bench {
         report: Option<PathBuf>,
     },
     /// How well slices of GPUs are packed: requests placed and GPUs opened in random clusters, beside the optimum (an integer program,
-    /// solved to proof) and beside first fit.
+    /// solved to proof) and beside first fit. Fails where the targets are not met.
     Mig {
         /// Random instances. [default: 300]
         #[arg(long)]
@@ -88,7 +88,7 @@ enum Bench {
         report: Option<PathBuf>,
     },
     /// From a fault of a GPU, or the loss of a node, to the whole gang running again, on a real control plane: taint, intent, deletion and
-    /// start, and whether anybody else was restarted.
+    /// start, and whether anybody else was restarted. Fails if a target is not met, or a gang did not come back.
     Recovery {
         /// Faults of each case. [default: 50]
         #[arg(long)]

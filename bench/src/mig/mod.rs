@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     /// Seed of the first; the others follow.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Writes what was measured as JSON.
+    /// Writes what was measured as JSON, also if the targets are not met.
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }
@@ -67,7 +67,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     }
     let report = Report::of(first, solved, unproved)?;
     report.print();
-    write(&report, arguments.report.as_deref())
+    write(&report, arguments.report.as_deref())?;
+    report.ensure_targets_met()
 }
 
 /// What came of one instance.

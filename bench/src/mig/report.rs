@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde::Serialize;
 
 use super::{
@@ -48,16 +48,21 @@ pub(super) struct Solved {
 pub(super) struct Share {
     /// Requests that were placed, as a part of those that the optimum places.
     pub(super) placed_share: f64,
+    /// What is missing to all of them. It is what is judged: exact at its limit, which 1 less the part that was placed is not.
+    #[serde(skip)]
+    missing_share: f64,
     /// GPUs that were opened beyond those that the optimum opens for the same requests, as a part of these.
     pub(super) extra_gpus_share: f64,
 }
 
-/// What some instances gave.
+/// What some instances gave. Shares without a name are the planner's.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Summary {
     of: String,
+    /// How many were solved to proof.
     pub(super) instances: usize,
+    #[serde(flatten)]
     pub(super) planned: Share,
     pub(super) first_fit: Share,
 }
@@ -69,16 +74,22 @@ pub(super) struct Report {
     first_seed: u64,
     optimum_time_limit_seconds: u64,
     assumptions: &'static str,
-    /// Those that are judged: where no more is asked for than there is.
+    /// Instances with more load than this, in percent, are not judged.
+    judged_up_to_percent: u64,
+    /// Those that are judged: where no more is asked for than there is. They are what the report is about, so they are its top level.
+    #[serde(flatten)]
     judged: Summary,
-    /// Of these, by cluster, by mix, by how requests say what they need, by load, by size, and by whether the optimum places all.
+    targets: Vec<Verdict>,
+    /// Whether all of these are met. Without any instance that is judged they are not.
+    are_targets_met: bool,
+    /// Of what is judged, by cluster, by mix, by how requests say what they need, by load, by size, and by whether the optimum places all.
     groups: Vec<Summary>,
     /// Where more is asked for than there is: the optimum chooses whom it places.
     overloaded: Summary,
-    targets: Vec<Verdict>,
     /// Those for which no optimum was proved in time. They are in no sum.
     unproved: Vec<Facts>,
-    instances: Vec<Solved>,
+    /// Each instance that was solved to proof, judged or not.
+    cases: Vec<Solved>,
 }
 
 const ASSUMPTIONS: &str = "requests for one device each, nothing ends, devices are allocated as soon as their pod is planned; \
@@ -106,7 +117,8 @@ impl Share {
         let [placed, most_placed, gpus, fewest] = sums.map(f64::from);
         Self {
             placed_share: placed / most_placed,
-            extra_gpus_share: gpus / fewest - 1.0,
+            missing_share: (most_placed - placed) / most_placed,
+            extra_gpus_share: (gpus - fewest) / fewest,
         }
     }
 }
@@ -124,7 +136,7 @@ impl Summary {
 
     /// Whether packing is as good as it is to be.
     pub(super) fn targets(&self) -> Vec<Verdict> {
-        let missing = 1.0 - self.planned.placed_share;
+        let missing = self.planned.missing_share;
         let extra = self.planned.extra_gpus_share;
         vec![
             Verdict::at_most(
@@ -172,18 +184,34 @@ fn sums(solved: &[Solved]) -> (Vec<Summary>, Summary, Summary) {
 impl Report {
     pub(super) fn of(first_seed: u64, solved: Vec<Solved>, unproved: Vec<Facts>) -> Result<Self> {
         let (groups, judged, overloaded) = sums(&solved);
+        let targets = judged.targets();
         Ok(Self {
             machine: Machine::here()?,
             first_seed,
             optimum_time_limit_seconds: TIME_LIMIT.as_secs(),
             assumptions: ASSUMPTIONS,
-            targets: judged.targets(),
+            judged_up_to_percent: JUDGED_UP_TO_PERCENT,
             judged,
+            are_targets_met: targets.iter().all(|target| target.is_met),
+            targets,
             groups,
             overloaded,
             unproved,
-            instances: solved,
+            cases: solved,
         })
+    }
+
+    /// Fails unless packing is as good as it is to be.
+    pub(super) fn ensure_targets_met(&self) -> Result<()> {
+        let missed = self.targets.iter().filter(|target| !target.is_met);
+        let missed: Vec<String> = missed.map(ToString::to_string).collect();
+        ensure!(
+            self.are_targets_met,
+            "the targets are not met, over {} instances that are judged: {}",
+            self.judged.instances,
+            missed.join(", ")
+        );
+        Ok(())
     }
 
     pub(super) fn print(&self) {
@@ -216,41 +244,58 @@ impl Report {
         for target in &self.targets {
             println!("{target}");
         }
+        let verdict = if self.are_targets_met {
+            "met"
+        } else {
+            "NOT MET"
+        };
+        println!(
+            "targets, judged up to {} % of load, over {} instances: {verdict}",
+            self.judged_up_to_percent, self.judged.instances
+        );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::super::instance::{Mix, Style};
     use super::*;
 
+    /// An instance of which the planner placed `requests` on `gpus`, and first fit as many on twice the fewest.
+    fn solved(most_placed: u32, planned: [u32; 3], load_percent: u64) -> Solved {
+        let [requests, gpus, fewest_gpus] = planned;
+        let planned = Placed {
+            requests,
+            gpus,
+            fewest_gpus,
+        };
+        Solved {
+            facts: Facts {
+                seed: 0,
+                cluster: "a30",
+                gpus: 64,
+                mix: Mix::Even,
+                style: Style::Memory,
+                load_percent,
+            },
+            arrived: 100,
+            most_placed,
+            planned,
+            first_fit: Placed {
+                gpus: 2 * fewest_gpus,
+                ..planned
+            },
+        }
+    }
+
+    fn near(found: f64, wanted: f64) -> bool {
+        (found - wanted).abs() < 1e-9
+    }
+
     #[test]
     fn shares_are_of_sums_and_each_is_judged_by_what_it_placed() {
-        let solved = |most_placed, planned: [u32; 3], load_percent| {
-            let [requests, gpus, fewest_gpus] = planned;
-            let planned = Placed {
-                requests,
-                gpus,
-                fewest_gpus,
-            };
-            Solved {
-                facts: Facts {
-                    seed: 0,
-                    cluster: "a30",
-                    gpus: 64,
-                    mix: Mix::Even,
-                    style: Style::Memory,
-                    load_percent,
-                },
-                arrived: 100,
-                most_placed,
-                planned,
-                first_fit: Placed {
-                    gpus: 2 * fewest_gpus,
-                    ..planned
-                },
-            }
-        };
         let all = vec![
             solved(100, [98, 21, 20], 100),
             solved(100, [98, 21, 20], 60),
@@ -261,7 +306,6 @@ mod tests {
             (report.judged.instances, report.overloaded.instances),
             (2, 1)
         );
-        let near = |found: f64, wanted: f64| (found - wanted).abs() < 1e-9;
         assert!(near(report.judged.planned.placed_share, 0.98));
         assert!(near(report.judged.planned.extra_gpus_share, 0.05));
         assert!(near(report.judged.first_fit.extra_gpus_share, 1.0));
@@ -269,5 +313,45 @@ mod tests {
         // Two loads, and one of all else.
         assert_eq!(report.groups.len(), 7);
         assert_eq!(report.targets.len(), 2);
+    }
+
+    #[test]
+    fn the_top_level_of_the_report_is_what_is_judged() {
+        let all = vec![
+            solved(100, [98, 21, 20], 100),
+            solved(100, [50, 64, 64], 115),
+        ];
+        let report = Report::of(7, all, Vec::new()).unwrap();
+        let report = serde_json::to_value(report).unwrap();
+        let share = |of: &Value, name: &str| of[name].as_f64().unwrap();
+        assert_eq!(report["instances"], json!(1));
+        assert_eq!(report["judgedUpToPercent"], json!(100));
+        assert!(near(share(&report, "placedShare"), 0.98), "{report}");
+        assert!(near(share(&report, "extraGpusShare"), 0.05), "{report}");
+        let first_fit = &report["firstFit"];
+        assert!(near(share(first_fit, "placedShare"), 0.98), "{report}");
+        assert!(near(share(first_fit, "extraGpusShare"), 1.0), "{report}");
+        assert_eq!(report["areTargetsMet"], json!(true));
+        let overloaded = &report["overloaded"];
+        assert!(near(share(overloaded, "placedShare"), 0.5), "{report}");
+        assert_eq!(report["cases"].as_array().map(Vec::len), Some(2));
+    }
+
+    #[test]
+    fn targets_are_met_up_to_their_limits_and_not_where_nothing_is_judged() {
+        // Requests placed of 100, GPUs opened beside 20 that suffice, load; whether that is good enough.
+        for (requests, gpus, load_percent, is_met) in [
+            (100, 20, 100, true),
+            (98, 21, 100, true),
+            (97, 20, 100, false),
+            (100, 22, 100, false),
+            (100, 20, 115, false),
+        ] {
+            let one = solved(100, [requests, gpus, 20], load_percent);
+            let report = Report::of(7, vec![one], Vec::new()).unwrap();
+            let case = format!("{requests} of 100 on {gpus}, load {load_percent} %");
+            assert_eq!(report.are_targets_met, is_met, "{case}");
+            assert_eq!(report.ensure_targets_met().is_ok(), is_met, "{case}");
+        }
     }
 }

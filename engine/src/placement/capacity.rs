@@ -63,6 +63,7 @@ impl fmt::Display for Cause {
         formatter.write_str(match self {
             Self::Block(NodeBlock::NotReady) => "not Ready",
             Self::Block(NodeBlock::Cordoned) => "cordoned",
+            Self::Block(NodeBlock::Drained) => "drained by hand",
             Self::Block(NodeBlock::Lost) => "lost",
             Self::Block(NodeBlock::SlicesMissing) => "ResourceSlices missing",
             Self::Block(NodeBlock::DriverSilent) => "driver has not answered yet",

@@ -12,18 +12,18 @@ use crate::{
     names::FlavorName,
 };
 
-/// What is healthy of a node's devices: none of a lost node, whose charges are nobody's either; of a cordoned one, and of those that
-/// have a fault, what is in use still. Until it is free it is charged: taken out at once, it would be missed twice. A node that is
-/// not Ready for the moment, or whose driver restarts, keeps its devices: a guarantee does not come and go with that. A device
-/// in several Flavors counts in each.
+/// What is healthy of a node's devices: none of a lost node, whose charges are nobody's either; of one that is cordoned or drained, and
+/// of devices that have a fault, what is in use still. Until it is free it is charged: taken out at once, it would be missed twice. A
+/// node that is not Ready for the moment, or whose driver restarts, keeps its devices: a guarantee does not come and go with that. A
+/// device in several Flavors counts in each.
 pub(crate) fn healthy_of(node: &Node) -> BTreeMap<FlavorResource, i128> {
     let mut healthy = BTreeMap::new();
     if node.block == Some(NodeBlock::Lost) {
         return healthy;
     }
-    let is_cordoned = node.block == Some(NodeBlock::Cordoned);
+    let is_drained = node.block.is_some_and(NodeBlock::is_by_hand);
     let counts =
-        |device: &&Device| device.allocated_to.is_some() || (device.healthy && !is_cordoned);
+        |device: &&Device| device.allocated_to.is_some() || (device.healthy && !is_drained);
     let mut sharing: BTreeMap<&FlavorName, Vec<&Device>> = BTreeMap::new();
     for device in node.devices.iter().filter(counts) {
         for flavor in &device.flavors {

@@ -261,10 +261,16 @@ impl State {
             for (pod, hold) in again {
                 self.keep_part_again(&gang, &pod, hold);
             }
-            let (placed, others): (Vec<&PodUid>, Vec<&PodUid>) = missing
-                .iter()
-                .partition(|pod| self.has_its_place_still(&gang, pod));
-            for pod in placed.into_iter().chain(others) {
+            // Two of them may not have theirs both: each is looked at once those before it have theirs.
+            let mut others = Vec::new();
+            for pod in &missing {
+                if self.has_its_place_still(&gang, pod) {
+                    self.keep_part(&gang, pod, None);
+                } else {
+                    others.push(pod);
+                }
+            }
+            for pod in others {
                 self.keep_part(&gang, pod, None);
             }
             self.end_keep_of_nothing(&gang);

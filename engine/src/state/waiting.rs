@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     model::Gang,
-    names::{ClaimUid, GangUid, NamespaceName, PodUid, Timestamp},
+    names::{ClaimUid, GangUid, NamespaceName, NodeName, PodUid, Timestamp},
     placement::Demand,
     queue::Place,
 };
@@ -43,6 +43,9 @@ pub(super) struct WaitingGang {
     pub(super) was_charged_ahead: bool,
     /// It is judged for what an attempt of it held, since it recovers: it is not held up by those before it where the order is strict.
     pub(super) stands_in_no_line: bool,
+    /// Where its place is kept while it is judged for that. It may be planned there though another gang, which waits for it to leave, has a place kept
+    /// there as well: would it wait for that one in turn, both waited until the time is over.
+    pub(super) keeps_on: BTreeSet<NodeName>,
     /// No commit can carry it.
     pub(super) too_large: bool,
 }

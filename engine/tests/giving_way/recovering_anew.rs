@@ -8,7 +8,7 @@ use crate::{
     recovering::{decide_at, fail, in_leaf, preempting, recovers, release, start},
 };
 use muster_engine::{
-    Gang, Hold, Recovering, Reserved, State, Timestamp, Update, quota::PreemptionReason,
+    Gang, HeldClaim, Hold, Recovering, Reserved, State, Timestamp, Update, quota::PreemptionReason,
 };
 
 /// What pods held, of which nobody knows any more which devices they were.
@@ -40,6 +40,58 @@ fn where_a_part_is_left_to_be_kept_it_is_what_has_its_place_still() {
         state.apply(Update::Recovering(recovers(&train, &holds, &[], &[])));
         assert!(decide_at(&mut state, 110).admissions.is_empty());
         assert_eq!(kept(&state, &train), (1, 1), "{taken}");
+    }
+}
+
+/// Of a node on which two pods were, others have the half by now.
+#[test]
+fn where_one_of_two_has_its_place_still_the_other_goes_behind_whoever_has_its_own() {
+    let train = gang("train", "a", 3, 4);
+    let mut before = state(
+        in_leaf(&["n0", "n1"], "s/l"),
+        vec![team("a", None, limit(12))],
+    );
+    let mut holds = forgotten(&start(&mut before, &train));
+    for (hold, node) in holds.iter_mut().zip(["n0", "n0", "n1"]) {
+        hold.node = node.into();
+    }
+    let mut state = state(
+        in_leaf(&["n0", "n1"], "s/l"),
+        vec![team("a", None, limit(8))],
+    );
+    let other = hold("other", "elsewhere", "n0", &[0, 1, 2, 3]);
+    state.apply(Update::Hold(other));
+    state.apply(Update::Recovering(recovers(&train, &holds, &[], &[])));
+    decide_at(&mut state, 110);
+    assert_eq!(kept(&state, &train), (2, 2));
+}
+
+/// The claims of one pod go one by one.
+#[test]
+fn a_device_that_one_claim_is_known_to_have_had_is_not_kept_for_another_one_as_well() {
+    for known_last in [true, false] {
+        let train = gang("gang-of-h", "a", 1, 2);
+        let mut held = hold("h", "a", "n0", &[0]);
+        let known = held.claims[0].clone();
+        held.claims.push(HeldClaim {
+            uid: "forgotten".into(),
+            devices: None,
+            ..known
+        });
+        if known_last {
+            held.claims.reverse();
+        }
+        let teams = vec![team("a", None, limit(8))];
+        let mut state = state(vec![node("n0", "s/l", 2)], teams);
+        state.apply(Update::Recovering(recovers(&train, &[held], &[], &[])));
+        decide_at(&mut state, 110);
+        assert_eq!(kept(&state, &train), (1, 1), "{known_last}");
+        submit(&mut state, [gang("late", "a", 1, 1)]);
+        let decisions = decide_at(&mut state, 120);
+        assert!(
+            decisions.admissions.is_empty(),
+            "{known_last}: both are kept"
+        );
     }
 }
 

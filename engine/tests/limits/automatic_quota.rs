@@ -92,6 +92,10 @@ fn a_gpu_that_may_be_cut_counts_once_and_no_other_for_being_cut() {
         block: Some(NodeBlock::Cordoned),
         ..cut()
     };
+    let drained = Node {
+        block: Some(NodeBlock::Drained),
+        ..cut()
+    };
     let mut only_slices = cut_node("n0", "s/l", 2);
     only_slices
         .devices
@@ -102,6 +106,7 @@ fn a_gpu_that_may_be_cut_counts_once_and_no_other_for_being_cut() {
         ("whole", cut_node("n0", "s/l", 2), 2000, 16),
         ("cut", cut(), 2000, 16),
         ("cut and cordoned", cordoned, 142, 1),
+        ("cut and drained", drained, 142, 1),
         (
             "one faulty",
             faulty(cut_node("n0", "s/l", 2), DEVICES_PER_GPU),
@@ -138,7 +143,7 @@ fn a_gpu_that_may_be_cut_counts_once_and_no_other_for_being_cut() {
 }
 
 #[test]
-fn a_cordoned_or_lost_node_counts_as_drained_and_one_that_is_silent_for_the_moment_does_not() {
+fn a_cordoned_drained_or_lost_node_is_missed_and_one_that_is_silent_for_the_moment_does_not() {
     let mut state = state(vec![], vec![team("all-of-it", None, automatic())]);
     for (block, gpus) in [
         (None, 8),
@@ -146,6 +151,7 @@ fn a_cordoned_or_lost_node_counts_as_drained_and_one_that_is_silent_for_the_mome
         (Some(NodeBlock::SlicesMissing), 8),
         (Some(NodeBlock::DriverSilent), 8),
         (Some(NodeBlock::Cordoned), 0),
+        (Some(NodeBlock::Drained), 0),
         (Some(NodeBlock::Lost), 0),
     ] {
         let mut node = node("n0", "s/l", 8);
@@ -169,6 +175,10 @@ fn what_is_drained_under_a_borrower_is_missed_when_it_is_free_and_costs_no_owner
     for drained in [
         |mut node: Node| {
             node.block = Some(NodeBlock::Cordoned);
+            node
+        },
+        |mut node: Node| {
+            node.block = Some(NodeBlock::Drained);
             node
         },
         |node: Node| faulty(node, 8),

@@ -770,9 +770,10 @@ fn a_gang_is_woken_by_every_flavor_not_only_by_the_one_that_is_told() {
 }
 
 #[test]
-fn a_cordon_is_waited_for_and_a_strict_line_is_not_overtaken() {
+fn a_cordon_or_a_drain_is_waited_for_and_a_strict_line_is_not_overtaken() {
     for block in [
         muster_engine::NodeBlock::Cordoned,
+        muster_engine::NodeBlock::Drained,
         muster_engine::NodeBlock::NotReady,
     ] {
         let strict = Team {

@@ -73,6 +73,10 @@ fn a_node_that_only_has_to_be_schedulable_is_told_before_one_with_more_faults() 
             "node n1, which is cordoned, is schedulable",
         ),
         (
+            NodeBlock::Drained,
+            "node n1, which is drained by hand, is schedulable",
+        ),
+        (
             NodeBlock::NotReady,
             "node n1, which is not Ready, is schedulable",
         ),

@@ -1,5 +1,7 @@
 //! Boards: what is soldered.
 
+use std::{collections::BTreeMap, sync::LazyLock};
+
 use serde::Deserialize;
 
 use crate::mig::Table;
@@ -39,6 +41,14 @@ pub const BOARDS: [(&str, &str); 8] = [
     ),
     ("t4-2", include_str!("../boards/t4-2.json")),
 ];
+
+/// The same, understood once: each call of the library asks for its board.
+static UNDERSTOOD: LazyLock<BTreeMap<&'static str, Board>> = LazyLock::new(|| {
+    let boards = BOARDS.into_iter();
+    let understood =
+        boards.filter_map(|(name, text)| Some((name, serde_json::from_str(text).ok()?)));
+    understood.collect()
+});
 
 /// GPUs of one product on one machine.
 #[derive(Clone, Debug, Deserialize)]
@@ -123,8 +133,7 @@ impl NvLink {
 impl Board {
     /// The board of that name.
     pub fn named(name: &str) -> Option<Self> {
-        let (_, text) = BOARDS.iter().find(|(known, _)| *known == name)?;
-        serde_json::from_str(text).ok()
+        UNDERSTOOD.get(name).cloned()
     }
 
     /// What its GPUs can be cut into.

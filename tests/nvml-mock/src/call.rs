@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    sync::Arc,
     thread,
     time::Duration,
 };
@@ -107,6 +108,6 @@ fn fails(state: &State, gpu: &str, after_effect: bool) -> Result<(), Code> {
     }
 }
 
-fn state() -> Option<State> {
-    StateFile::of_library().ok()?.read().ok()
+fn state() -> Option<Arc<State>> {
+    StateFile::of_library().ok()?.read_shared().ok()
 }

@@ -5,6 +5,7 @@ use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use crate::{own_file, state::State};
@@ -13,6 +14,10 @@ use crate::{own_file, state::State};
 pub const STATE_VARIABLE: &str = "MUSTER_NVML_MOCK_STATE";
 /// Name of the state file beside the library, where that variable is not set.
 pub const STATE_FILE: &str = "nvml-mock.json";
+
+/// The text that this process has read last, and what it says. A call reads the file four times and more, a call that waits does so every few
+/// milliseconds, and seldom has it changed: without this most of the time of a test with many slices is spent on the same text again.
+static LAST: Mutex<Option<(Vec<u8>, Arc<State>)>> = Mutex::new(None);
 
 /// A state file.
 ///
@@ -52,8 +57,24 @@ impl StateFile {
 
     /// What is in it.
     pub fn read(&self) -> io::Result<State> {
+        self.read_shared().map(Arc::unwrap_or_clone)
+    }
+
+    /// As [`Self::read`], for whoever changes nothing of it. The file is read each time, and understood again only if its text is another
+    /// one than the last: the same text says the same, whoever wrote it, and in whichever file.
+    pub(crate) fn read_shared(&self) -> io::Result<Arc<State>> {
         let text = fs::read(&self.path).map_err(|error| self.named(&error))?;
-        serde_json::from_slice(&text).map_err(|error| self.named(&error.into()))
+        let last = || LAST.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((of, state)) = &*last()
+            && *of == text
+        {
+            return Ok(Arc::clone(state));
+        }
+        let state: State =
+            serde_json::from_slice(&text).map_err(|error| self.named(&error.into()))?;
+        let state = Arc::new(state);
+        *last() = Some((text, Arc::clone(&state)));
+        Ok(state)
     }
 
     /// Replaces what is in it, whatever that is.
@@ -143,6 +164,34 @@ mod tests {
             }
         });
         assert_eq!(file.read().unwrap().next_event, 200);
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn what_is_read_is_what_the_file_says_now() {
+        let (directory, file) = temporary("now");
+        let other = StateFile::at(directory.join("other.json"));
+        let state = |next_event| State {
+            next_event,
+            ..State::default()
+        };
+        // All texts have the same length, and most are written within the same tick of the clock.
+        for number in 10..50 {
+            file.write(&state(number)).unwrap();
+            other.write(&state(number + 1)).unwrap();
+            for _ in 0..2 {
+                assert_eq!(file.read().unwrap(), state(number));
+                assert_eq!(other.read().unwrap(), state(number + 1));
+            }
+            // Somebody writes into the file itself.
+            let text = fs::read(file.path()).unwrap();
+            fs::copy(other.path(), file.path()).unwrap();
+            assert_eq!(file.read().unwrap(), state(number + 1));
+            fs::write(file.path(), &text[..text.len() - 1]).unwrap();
+            file.read().unwrap_err();
+            fs::write(file.path(), text).unwrap();
+            assert_eq!(file.read().unwrap(), state(number));
+        }
         fs::remove_dir_all(directory).unwrap();
     }
 

@@ -1,4 +1,4 @@
-//! `cargo xtask bench recovery`: how long it takes from a fault to the whole gang running again.
+//! `cargo xtask bench recovery`: how long it takes from a fault to the whole gang running again. It fails if a target is not met.
 #![allow(clippy::print_stdout, reason = "a benchmark speaks on standard output")]
 
 use std::{
@@ -79,7 +79,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         write(report, path)
     };
     let measured = tokio::select! {
-        measured = Box::pin(recovery_bench::measure(&mut cluster, &options, say, keep)) => measured.map(drop),
+        measured = Box::pin(recovery_bench::measure(&mut cluster, &options, say, keep)) => measured,
         interrupted = tokio::signal::ctrl_c() => match interrupted {
             Ok(()) => Err(anyhow!("interrupted; what was measured until then is above")),
             Err(error) => Err(error).context("waiting for Ctrl-C"),
@@ -89,14 +89,15 @@ async fn run(arguments: Arguments) -> Result<()> {
     if let Some(report) = last.into_inner() {
         println!("\n{report}");
     }
-    if measured.is_err() {
+    let judged = measured.and_then(|report| report.judge());
+    if judged.is_err() {
         println!(
             "everything is kept in {}",
             cluster.keep_directory().display()
         );
     }
     cluster.stop().await;
-    measured
+    judged
 }
 
 /// As a whole, so that whoever reads it meanwhile sees the last report or this one.

@@ -10,20 +10,25 @@
 //! in its hands from the fault to the end of its taint. NVLinks work: for five minutes nothing was heard of them.
 //!
 //! And a fault is told soon ([`PUBLISH_BOUND`]), so that one which is never told is no fault that is over.
+//!
+//! S8: no taint has the effect `NoExecute`, for which kube-controller-manager would delete single pods of a gang.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
 };
 
-use k8s_openapi::api::resource::v1::ResourceSlice;
+use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
 use kube::ResourceExt;
 use muster_api::{NodeDevices, keys};
 
 use super::{
     containers::Containers,
     etcd::Revision,
-    findings::{Findings, Invariant::S7},
+    findings::{
+        Findings,
+        Invariant::{S7, S8},
+    },
     overdue::Overdue,
     wrong::Wrong,
 };
@@ -177,6 +182,7 @@ impl Faults {
                 self.taints.remove(&name);
                 continue;
             }
+            ends_nobody(node, device, findings);
             let taints = device.taints.iter().flatten();
             let taints = taints.filter(|taint| taint.effect != "None");
             let taints: BTreeMap<String, String> = taints
@@ -299,6 +305,19 @@ impl Faults {
     pub(super) fn shift(&mut self, by_millis: u64) {
         self.untold.shift(by_millis);
         self.not_booted.shift(by_millis);
+    }
+}
+
+/// S8: whom a fault costs is decided gang by gang; no taint of ours has others delete pods one by one. It is not counted as a check: one that only
+/// looked at taints has not looked at evictions.
+fn ends_nobody(node: &str, device: &Device, findings: &mut Findings) {
+    let taints = device.taints.iter().flatten();
+    for taint in taints.filter(|taint| taint.effect == "NoExecute") {
+        let how = format!(
+            "{} of {node} has the taint {} with the effect NoExecute, for which single pods of gangs are deleted",
+            device.name, taint.key
+        );
+        findings.violation(S8, &how);
     }
 }
 

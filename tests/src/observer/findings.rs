@@ -22,7 +22,7 @@ pub enum Invariant {
     S6,
     /// A fault of a GPU is over only by a proof that is newer than the fault and fits its class.
     S7,
-    /// A gang is evicted for a fault only if it reaches a device that the gang holds, and once for each.
+    /// A gang is evicted for a fault only if it reaches a device that the gang holds, and once for each; nothing ends single pods for it.
     S8,
     /// A stale leader commits nothing.
     S16,

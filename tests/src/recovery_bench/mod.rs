@@ -6,7 +6,7 @@
 //! what becomes of it ([`watched`]). Each run has a gang of its own; the fault is mended before the next.
 //!
 //! Which restarts are wrong, and which are not whole, is judged by the same watch ([`restarts`]), over all of a case and not only while a run is
-//! measured.
+//! measured. The budgets that all this is judged by are in [`targets`].
 
 mod cases;
 mod fault;
@@ -16,6 +16,7 @@ mod plain_job;
 mod report;
 mod restarts;
 mod table;
+mod targets;
 mod times;
 mod watched;
 
@@ -30,6 +31,7 @@ use serde::Serialize;
 
 pub use cases::{Case, RanksDied};
 pub use report::{FaultReport, NodeLossReport, RecoveryReport, Settings};
+pub use targets::Target;
 
 use crate::{
     cluster::{Cluster, ClusterOptions},
@@ -184,7 +186,7 @@ pub async fn measure(
             keep(&report)?;
         }
         let seconds = bench.measure_plain_job(options.timing).await?;
-        report.kubernetes_node_loss_seconds = Some(seconds);
+        report.add_kubernetes_node_loss(seconds);
         report.findings.append(&mut bench.findings);
         keep(&report)?;
     }

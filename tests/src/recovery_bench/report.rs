@@ -6,6 +6,7 @@ use super::{
     Options, Timing,
     cases::{Case, RanksDied},
     gang::{GPUS, GRACE_SECONDS, RANKS},
+    targets::{self, Target},
     times::{Counts, FaultTimes, NONE, NodeLossTimes, quantiles},
 };
 use crate::scale::Percentiles;
@@ -29,9 +30,9 @@ pub struct RecoveryReport {
     /// From the end of a node's kubelet, runtime and driver to all pods of another attempt being in phase Running, where the ranks elsewhere hang;
     /// absent if it was not measured.
     pub node_loss_to_running_seconds: Option<Percentiles>,
-    /// From the same to replacements of all lost pods of a plain Job being in phase Running, with what Kubernetes does by itself; measured
-    /// once, absent if it was not.
-    pub kubernetes_node_loss_seconds: Option<f64>,
+    /// From the same to replacements of all lost pods of a plain Job being in phase Running, with what Kubernetes does by itself; absent if it
+    /// was not measured. It is measured once, so both quantiles are that one time.
+    pub kubernetes_node_loss_seconds: Option<Percentiles>,
     /// How many ranks died with their GPU in the first case.
     pub ranks_died: RanksDied,
     /// Gangs that were restarted though they held neither a faulty device nor anything of a lost node.
@@ -42,6 +43,8 @@ pub struct RecoveryReport {
     pub unfinished_runs: usize,
     /// Runs of which nothing can be said, in all cases: no fault was injected, or what followed may have been missed. They are in no other number.
     pub unmeasured_runs: usize,
+    /// What all this is judged by.
+    pub targets: Vec<Target>,
     /// Seconds of grace that ranks took in the first case.
     pub grace_seconds: u32,
     /// With what it was measured.
@@ -139,7 +142,7 @@ impl RecoveryReport {
     pub(super) fn new(options: &Options, kubernetes: String) -> Self {
         let first = options.cases.first().copied().unwrap_or(Case::MAIN);
         let timing = options.timing;
-        Self {
+        let mut report = Self {
             runs: 0,
             fault_to_taint_seconds: NONE,
             fault_to_intent_seconds: NONE,
@@ -152,6 +155,7 @@ impl RecoveryReport {
             partial_restarts: 0,
             unfinished_runs: 0,
             unmeasured_runs: 0,
+            targets: Vec::new(),
             grace_seconds: first.grace_seconds(),
             settings: Settings {
                 kubernetes,
@@ -167,7 +171,9 @@ impl RecoveryReport {
             cases: Vec::new(),
             node_losses: Vec::new(),
             findings: Vec::new(),
-        }
+        };
+        report.targets = targets::of(&report);
+        report
     }
 
     pub(super) fn add_case(&mut self, case: FaultReport) {
@@ -183,6 +189,7 @@ impl RecoveryReport {
         self.unfinished_runs += case.unfinished_runs;
         self.unmeasured_runs += case.unmeasured_runs;
         self.cases.push(case);
+        self.targets = targets::of(self);
     }
 
     pub(super) fn add_node_loss(&mut self, case: NodeLossReport) {
@@ -193,6 +200,13 @@ impl RecoveryReport {
         self.unfinished_runs += case.unfinished_runs;
         self.unmeasured_runs += case.unmeasured_runs;
         self.node_losses.push(case);
+        self.targets = targets::of(self);
+    }
+
+    /// What Kubernetes alone took, the one time that it is measured.
+    pub(super) fn add_kubernetes_node_loss(&mut self, seconds: f64) {
+        let once = quantiles(std::iter::once(Some(seconds)));
+        self.kubernetes_node_loss_seconds = Some(once);
     }
 }
 
@@ -240,10 +254,11 @@ impl NodeLossReport {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    fn times(running: f64, attempts: i64) -> FaultTimes {
+    /// A run that went well, in which all pods ran again after so many seconds.
+    pub(in crate::recovery_bench) fn times(running: f64, attempts: i64) -> FaultTimes {
         FaultTimes {
             taint: Some(0.5),
             intent: Some(1.0),
@@ -253,7 +268,8 @@ mod tests {
         }
     }
 
-    fn report(timing: Timing) -> RecoveryReport {
+    /// Nothing was measured yet.
+    pub(in crate::recovery_bench) fn report(timing: Timing) -> RecoveryReport {
         let options = Options {
             runs: 2,
             side_by_side: 1,
@@ -302,6 +318,20 @@ mod tests {
             ("/wrongRestarts", serde_json::json!(2)),
             ("/partialRestarts", serde_json::json!(1)),
             ("/settings/isQuick", serde_json::json!(false)),
+            ("/targets/0/value", serde_json::json!(0.5)),
+            ("/targets/0/limit", serde_json::json!(2.0)),
+            ("/targets/0/met", serde_json::json!(true)),
+            ("/targets/1/value", serde_json::json!(40.0)),
+            ("/targets/1/met", serde_json::json!(true)),
+            (
+                "/targets/2/name",
+                serde_json::json!("wrongRestarts, all cases"),
+            ),
+            ("/targets/2/value", serde_json::json!(2.0)),
+            ("/targets/2/limit", serde_json::json!(0.0)),
+            ("/targets/2/met", serde_json::json!(false)),
+            ("/targets/3/met", serde_json::json!(false)),
+            ("/targets/4/met", serde_json::json!(true)),
             ("/cases/0/repeatedAttempts", serde_json::json!(1)),
             ("/cases/1/ranksDied", serde_json::json!("all")),
             ("/cases/1/diedOtherwise", serde_json::json!(1)),
@@ -323,6 +353,22 @@ mod tests {
             let nothing = serde_json::json!({"p50": null, "p99": null});
             assert_eq!(*quantiles, nothing, "{field}");
         }
+        let targets = json["targets"].as_array().unwrap();
+        assert_eq!(targets.len(), 5);
+        for target in targets {
+            assert!(target["limit"].is_number(), "{target}");
+            assert!(target["value"].is_null(), "{target}");
+            assert!(target["met"].is_null(), "{target}");
+        }
+    }
+
+    #[test]
+    fn the_loss_with_kubernetes_alone_has_the_shape_of_that_with_muster() {
+        let mut report = report(Timing::AS_SHIPPED);
+        report.add_kubernetes_node_loss(351.5);
+        let json = serde_json::to_value(&report).unwrap();
+        let once = serde_json::json!({"p50": 351.5, "p99": 351.5});
+        assert_eq!(json["kubernetesNodeLossSeconds"], once);
     }
 
     #[test]
@@ -349,6 +395,8 @@ mod tests {
             ("/nodeLossToRunningSeconds/p50", serde_json::Value::Null),
             ("/unfinishedRuns", serde_json::json!(2)),
             ("/unmeasuredRuns", serde_json::json!(1)),
+            ("/targets/4/value", serde_json::json!(2.0)),
+            ("/targets/4/met", serde_json::json!(false)),
             ("/cases/0/unfinishedRuns", serde_json::json!(1)),
             ("/cases/0/withoutEviction", serde_json::json!(0)),
             ("/nodeLosses/0/unfinishedRuns", serde_json::json!(1)),

@@ -81,14 +81,74 @@ impl fmt::Display for RecoveryReport {
                 case.unmeasured_runs
             )?;
         }
-        if let Some(seconds) = self.kubernetes_node_loss_seconds {
+        if let Some(once) = self.kubernetes_node_loss_seconds {
             writeln!(
                 formatter,
-                "plain Job, Kubernetes alone: lost pods run elsewhere after {seconds:.1} (once)"
+                "plain Job, Kubernetes alone: lost pods run elsewhere after {} (measured once)",
+                text(once.p50, 1)
             )?;
+        }
+        writeln!(formatter, "\nTargets.")?;
+        for target in &self.targets {
+            writeln!(formatter, "{target}")?;
         }
         self.findings
             .iter()
             .try_for_each(|finding| writeln!(formatter, "  {finding}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        Case, FaultReport, Timing,
+        report::tests::{report, times},
+        times::Counts,
+    };
+    use super::*;
+
+    /// The lines below the heading of the targets.
+    fn targets(report: &RecoveryReport) -> Vec<String> {
+        let table = report.to_string();
+        let (_, below) = table.split_once("\nTargets.\n").unwrap();
+        below.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn each_target_stands_below_the_table_with_its_value_its_limit_and_whether_it_is_met() {
+        let mut report = report(Timing::AS_SHIPPED);
+        let counts = Counts {
+            partial: 1,
+            ..Counts::default()
+        };
+        report.add_case(FaultReport::of(Case::MAIN, &[times(45.25, 1)], counts));
+        assert_eq!(
+            targets(&report),
+            [
+                "faultToTaintSeconds p99, worst case: 0.500, met (at most 2)",
+                "faultToRunningSeconds p50, case 30:0: 45.250, NOT MET (at most 45)",
+                "wrongRestarts, all cases: 0, met (at most 0)",
+                "partialRestarts, all cases: 1, NOT MET (at most 0)",
+                "unfinishedRuns, all cases: 0, met (at most 0)",
+            ]
+        );
+    }
+
+    #[test]
+    fn targets_that_were_not_measured_are_said_not_to_be() {
+        let lines = targets(&report(Timing::AS_SHIPPED));
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        for line in lines {
+            assert!(line.contains(": not measured (at most "), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_loss_with_kubernetes_alone_is_said_to_be_measured_once() {
+        let mut report = report(Timing::AS_SHIPPED);
+        assert!(!report.to_string().contains("plain Job"), "{report}");
+        report.add_kubernetes_node_loss(351.54);
+        let says = "lost pods run elsewhere after 351.5 (measured once)";
+        assert!(report.to_string().contains(says), "{report}");
     }
 }

@@ -3,12 +3,17 @@
 //! A gang has two ranks with two GPUs each. One GPU of its second rank breaks; beside the gang a pod runs on another GPU of that node. Whoever is
 //! restarted is so whole, once, with new pods, and without the broken GPU; whoever is not has the same pods as before. The pod beside it is
 //! touched by nothing: also a fault for which the node has to be started anew closes the node to what is new, and ends nobody who holds another GPU.
+//!
+//! The Node says so, too, by the condition that the controller writes: of a fault that a person or a restart has to mend, until it is mended, and of nothing else.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures::future::try_join_all;
-use muster_api::keys::{TAINT_FAULT, TAINT_GONE, TAINT_LINK_FAULT};
+use muster_api::{
+    conditions::{NODE_GPU_ANOMALY, NODE_GPU_FAULT},
+    keys::{TAINT_FAULT, TAINT_GONE, TAINT_LINK_FAULT},
+};
 use muster_tests::{
     builders::RankProgram,
     cluster::Cluster,
@@ -20,6 +25,9 @@ use muster_tests::{
 };
 
 use crate::{
+    node_condition::{
+        ensure_node_says_no_fault, wait_until_node_says, wait_until_node_says_no_fault,
+    },
     seed,
     stage::{Running, Single, in_room, prepare_team, wait_until_listed, wait_until_told},
 };
@@ -47,6 +55,22 @@ enum Told {
     Taint(&'static str, &'static str),
     /// As an anomaly of this class, for this cause.
     Anomaly(&'static str, &'static str),
+}
+
+impl Told {
+    /// Type and reason of the condition that the Node gets. A GPU that is gone has no class, and what is contained is over with whoever used it.
+    fn on_node(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Taint(_, "" | "Contained") | Self::Anomaly("App", _) => None,
+            Self::Taint(_, class) => Some((NODE_GPU_FAULT, class)),
+            Self::Anomaly(class, _) => Some((NODE_GPU_ANOMALY, class)),
+        }
+    }
+
+    /// Whether no fault is to be told of the Node. Of a GPU that is gone nothing is promised.
+    fn is_no_fault_of_node(self) -> bool {
+        matches!(self, Self::Anomaly(..) | Self::Taint(_, "Contained"))
+    }
 }
 
 /// What follows for whoever holds the GPU, and needs its NVLinks.
@@ -191,6 +215,7 @@ async fn costs_whom_it_says(cluster: &Cluster, case: &Case, room: &str) -> Resul
     let closed = judged?;
     cleared?;
     let client = cluster.client();
+    wait_until_node_says_no_fault(&client, &gpu.node).await?;
     if let Some(closed) = closed {
         closed.runs(cluster).await?;
         closed.finishes(&client).await?;
@@ -216,6 +241,9 @@ async fn breaks(
         }
         Told::Anomaly(class, cause) => wait_until_listed(&client, gpu, class, cause).await?,
     }
+    if let Some((kind, class)) = case.told.on_node() {
+        wait_until_node_says(&client, gpu, kind, class).await?;
+    }
     match case.follows {
         Follows::Restart => restarts(cluster, running, gpu, &[]).await?,
         Follows::RestartElsewhere | Follows::RestartAndCloseNode => {
@@ -236,6 +264,10 @@ async fn breaks(
     }
     beside.is_untouched(&client).await?;
     beside.finishes(&client).await?;
+    // Long after it was told: the gang was started anew, or looked at for a while, and a pod has ended.
+    if case.told.is_no_fault_of_node() {
+        ensure_node_says_no_fault(&client, &gpu.node).await?;
+    }
     Ok(closed)
 }
 

@@ -14,6 +14,7 @@ mod crowd;
 mod drains;
 mod halts;
 mod hung;
+mod node_condition;
 mod recovery;
 mod restarts;
 mod stage;

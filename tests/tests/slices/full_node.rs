@@ -1,8 +1,8 @@
 //! A node full of the smallest slices, then without any, then whole.
 //!
-//! On demand: its kubelet starts and ends 56 pods, one claim after the other, which takes two minutes on two cores and four beside another
-//! cluster. It needs nothing but that time. As a gang of 56 is charged until its last pod has ended, what the observer grants for a release counts
-//! from there, and for each permit from the end of its own pod.
+//! The longest scenario of the suite: one kubelet starts and ends 56 pods, and one driver makes and removes a slice for each, one after the other.
+//! It waits for nothing else. As a gang of 56 is charged until its last pod has ended, what the observer grants for a release counts from there,
+//! and for each permit from the end of its own pod.
 
 use std::{collections::BTreeSet, time::Duration};
 

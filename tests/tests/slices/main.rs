@@ -56,8 +56,8 @@ fn main() -> ExitCode {
     scenarios.extend(declared::scenarios());
     scenarios.extend(overlapping::scenarios());
     scenarios.extend(driver::scenarios());
+    scenarios.extend(full_node::scenarios());
     if env::var_os(ALL).is_some() {
-        scenarios.extend(full_node::scenarios());
         scenarios.extend(driver::longer_scenarios());
         scenarios.extend(burst::scenarios());
     }

@@ -270,23 +270,27 @@ fn a_slice_of_one_node_never_displaces_the_devices_of_another() {
 }
 
 #[test]
-fn a_cordon_with_its_taint_blocks_a_node_and_does_not_make_it_unsuitable() {
-    let mut index = index_with([pod("solo", 5), claim("solo", 1)]);
-    let before = index.engine_node("a").unwrap().filters.clone();
-    let cordoned = with(
-        node("a", "s1", "l1"),
-        "/spec",
-        json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}),
-    );
-    index.observe(is(cordoned));
-    index.refresh(Timestamp(0));
-    let node = index.engine_node("a").unwrap();
-    assert_eq!(
-        (node.block, &node.filters),
-        (Some(NodeBlock::Cordoned), &before)
-    );
-    let filter = only_gang(&index).pods[0].request.as_ref().unwrap().filter;
-    assert!(node.filters.contains(&filter));
+fn a_cordon_with_its_taint_and_a_drain_block_a_node_and_do_not_make_it_unsuitable() {
+    for (spec, block) in [
+        (
+            json!({"unschedulable": true, "taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}),
+            NodeBlock::Cordoned,
+        ),
+        (
+            json!({"taints": [{"key": "muster.dev/drain", "effect": "NoExecute"}]}),
+            NodeBlock::Drained,
+        ),
+    ] {
+        let mut index = index_with([pod("solo", 5), claim("solo", 1)]);
+        let before = index.engine_node("a").unwrap().filters.clone();
+        let blocked = with(node("a", "s1", "l1"), "/spec", spec);
+        index.observe(is(blocked));
+        index.refresh(Timestamp(0));
+        let node = index.engine_node("a").unwrap();
+        assert_eq!((node.block, &node.filters), (Some(block), &before));
+        let filter = only_gang(&index).pods[0].request.as_ref().unwrap().filter;
+        assert!(node.filters.contains(&filter));
+    }
 }
 
 #[test]

@@ -100,6 +100,14 @@ fn why_nothing_new_may_be_planned_on_a_node() {
             NodeBlock::Cordoned,
         ),
         ("cordoned and not Ready", both, NodeBlock::Cordoned),
+        (
+            "drained by its taint",
+            spec(
+                "taints",
+                json!([{"key": "muster.dev/drain", "value": "alice.fan", "effect": "NoSchedule"}]),
+            ),
+            NodeBlock::Drained,
+        ),
         ("lost", lost, NodeBlock::Lost),
         (
             "incomplete slices",

@@ -41,12 +41,21 @@ impl State {
         may_preempt && kept.stays_within_nominal && (after == Some(0) || by(gone_after))
     }
 
-    /// The nodes that are kept and on which a gang may be planned all the same.
+    /// The nodes that are kept and on which a gang may be planned all the same: it is let in, or its own place is kept there for longer.
     pub(in crate::state) fn opened_for(&self, waiting: &WaitingGang) -> BTreeSet<NodeName> {
         let kept = self.backfill.kept.values();
         let open = kept.filter(|kept| self.may_enter(kept, waiting));
         let nodes = open.flat_map(|kept| &kept.told.nodes);
-        nodes.cloned().collect()
+        let own = waiting.keeps_on.iter();
+        let own = own.filter(|node| self.cluster.is_held_back(node));
+        nodes.chain(own).cloned().collect()
+    }
+
+    /// The Flavors of which a place is kept where a gang may be planned all the same.
+    pub(in crate::state) fn lets_in(&self, waiting: &WaitingGang) -> Vec<FlavorName> {
+        let kept = self.backfill.kept.iter();
+        let open = kept.filter(|(_, kept)| self.may_enter(kept, waiting));
+        open.map(|(flavor, _)| flavor.clone()).collect()
     }
 
     /// What a gang may use that may be planned where places are kept; `None` if it is what all may use.

@@ -7,7 +7,9 @@
 //!
 //! | what may tell two of them apart | why it does not |
 //! |---|---|
-//! | what they ask for, where, and with which nodes avoided, and for how long | it is their [`ShapeId`] |
+//! | what they ask for, and where | it is their [`ShapeId`] |
+//! | which nodes they avoid | whoever has no room without these is asked with them, too: who has none on all nodes has none on some |
+//! | where places are kept for others and they may be planned all the same, by how long they run, say, or by what their namespace used | it is compared |
 //! | whether their Team may borrow for them | it is compared |
 //! | how much is kept, and how much they held | both are compared; where a place is kept as well, a gang is asked for itself |
 //! | where they are looked for first | it is compared |
@@ -23,7 +25,7 @@ use super::{
 };
 use crate::{
     amount::{FlavorResource, Resource},
-    names::GangUid,
+    names::{FlavorName, GangUid},
     queue::Place,
     state::{
         State,
@@ -46,6 +48,8 @@ struct Alike {
     kept: BTreeMap<FlavorResource, i128>,
     /// Where it is looked for first.
     domain: Vec<String>,
+    /// The Flavors of which they may have a place that is kept for somebody else.
+    let_in: Vec<FlavorName>,
 }
 
 /// Who was asked in vain by the call that is under way.
@@ -119,6 +123,7 @@ impl State {
             held: sum_by_resource(keep.parts.values()),
             kept: sum_of(kept()),
             domain: keep.told.domain.clone(),
+            let_in: self.lets_in(waiting),
         })
     }
 }

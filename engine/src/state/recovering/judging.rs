@@ -134,9 +134,9 @@ impl State {
             pods: empty.pods.min(keep.parts.len()),
             ..*empty
         };
-        self.note_in_no_line(id, true);
+        self.note_in_no_line(id, Some(keep));
         let grown = self.grow(id, least.clone(), &most, work);
-        self.note_in_no_line(id, false);
+        self.note_in_no_line(id, None);
         [grown, least].into_iter().find(|fitting| {
             let holds = self.would_hold(id, fitting);
             holds.is_some_and(|holds| keep.held_as_much(&sum_by_resource(holds.iter())))
@@ -164,7 +164,8 @@ impl State {
         holds.collect()
     }
 
-    /// Whether a gang has quota, while what is kept for it is charged to nobody, and a place, if that were free.
+    /// Whether a gang has quota, while what is kept for it is charged to nobody, and a place, if that were free; be it where a place is kept for
+    /// somebody else, if it is let in, or had its own before.
     fn fits_in_what_is_kept(&self, uid: &GangUid, id: GangId) -> bool {
         let waiting = self.waiting.get(id);
         let entry = waiting.and_then(|waiting| self.teams.get(waiting.team));
@@ -179,7 +180,9 @@ impl State {
             return false;
         }
         let seen = OnceCell::new();
-        let view = || seen.get_or_init(|| self.cluster.without(&self.kept_holds(keep)));
+        let mut opened = self.opened_for(waiting);
+        opened.extend(keep.nodes());
+        let view = || seen.get_or_init(|| self.cluster.opened(&opened, &self.kept_holds(keep)));
         let mut effort = Effort::default();
         if entry.assignments.is_empty() && totals.claims == 0 {
             let placed = self.placed_in(waiting, None, view(), &mut effort);
@@ -213,19 +216,21 @@ impl State {
         let class = self.waiting.get(id).and_then(|waiting| waiting.class);
         let class = class.ok_or_else(Vec::new)?;
         self.note_charged_ahead(id, true);
-        self.note_in_no_line(id, true);
+        self.note_in_no_line(id, Some(keep));
         let fitting = match self.fitting_nearby(keep, class, id, work) {
             Some(fitting) => Ok(fitting),
             None => self.judge(class, id, work),
         };
-        self.note_in_no_line(id, false);
+        self.note_in_no_line(id, None);
         self.note_charged_ahead(id, false);
         fitting
     }
 
-    fn note_in_no_line(&mut self, id: GangId, is_so: bool) {
+    /// A gang is judged for what was kept for it, or is so no longer.
+    fn note_in_no_line(&mut self, id: GangId, keep: Option<&Keep>) {
         if let Some(waiting) = self.waiting.get_mut(id) {
-            waiting.stands_in_no_line = is_so;
+            waiting.stands_in_no_line = keep.is_some();
+            waiting.keeps_on = keep.map_or_else(BTreeSet::new, Keep::nodes);
         }
     }
 

@@ -9,7 +9,7 @@ use super::turns::AskedAt;
 use crate::{
     amount::{Amount, FlavorResource, Resource},
     model::{HeldClaim, Hold, PodResources, Recovering, Running},
-    names::{ClaimUid, PodUid, TeamName, Timestamp},
+    names::{ClaimUid, NodeName, PodUid, TeamName, Timestamp},
     queue::Place,
 };
 
@@ -64,6 +64,12 @@ impl Keep {
     pub(super) fn place(&self) -> Place {
         let told = &self.told;
         Place::new(told.priority, told.queued_at, told.gang.clone())
+    }
+
+    /// The nodes on which a place is kept.
+    pub(super) fn nodes(&self) -> BTreeSet<NodeName> {
+        let placed = self.kept.values().filter(|hold| has_place(hold));
+        placed.map(|hold| hold.node.clone()).collect()
     }
 
     /// `namespace/name` of the gang.

@@ -21,7 +21,17 @@ impl State {
         if record.node.block.is_some() {
             return false;
         }
-        let mut left_free = record.now.clone();
+        // Where a place is kept for the head of a line nothing is free to most, and nobody has it all the same.
+        let now = self.cluster.free_on_held_back(&hold.node);
+        let now = now.unwrap_or(&record.now);
+        let mut left_free = now.clone();
+        // What another claim of the pod is known to have had is no other's.
+        for name in hold.claims.iter().flat_map(|it| &it.devices).flatten() {
+            let at = record.device_named(name);
+            if let Some(at) = at.filter(|at| left_free.free.contains(*at)) {
+                left_free.take(&record.kind, at);
+            }
+        }
         let mut chosen: Vec<Option<Vec<DeviceName>>> = Vec::with_capacity(hold.claims.len());
         for claim in &hold.claims {
             let Some(devices) = &claim.devices else {
@@ -37,7 +47,7 @@ impl State {
                 };
                 let device = record.node.devices.get(at);
                 device.is_some_and(|device| device.healthy)
-                    && (!must_be_free || record.now.free.contains(at))
+                    && (!must_be_free || now.free.contains(at))
             });
             if !are_well {
                 return false;

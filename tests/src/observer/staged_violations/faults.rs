@@ -68,10 +68,18 @@ fn told(taints: &[(&str, &str)]) -> Object {
         .iter()
         .map(|(key, value)| json!({"key": key, "value": value, "effect": "NoSchedule"}))
         .collect();
+    published(
+        "gpu.muster.dev",
+        &json!({"name": "gpu-0", "taints": taints}),
+    )
+}
+
+/// The slice of this driver, with this device and GPU 1.
+fn published(driver: &str, device: &Value) -> Object {
     Object::Slice(Box::new(object(&json!({
         "metadata": {"name": "slice"},
-        "spec": {"driver": "gpu.muster.dev", "nodeName": "node-0", "pool": {"name": "node-0", "generation": 1, "resourceSliceCount": 1},
-            "devices": [{"name": "gpu-0", "taints": taints}, {"name": "gpu-1"}]}
+        "spec": {"driver": driver, "nodeName": "node-0", "pool": {"name": "node-0", "generation": 1, "resourceSliceCount": 1},
+            "devices": [device, {"name": "gpu-1"}]}
     }))))
 }
 
@@ -289,6 +297,31 @@ fn an_eviction_that_names_another_device_than_the_faulty_one_is_seen_as_s8() {
     stage
         .evicts(&["gpu.muster.dev/node-0/gpu-1"])
         .is_seen_as("S8");
+}
+
+#[test]
+fn a_taint_for_which_single_pods_are_deleted_is_seen_as_s8() {
+    let shown = |driver: &str, device: &str, key: &str, effect: &str| {
+        let taints = json!([
+            {"key": FAULT, "value": "Reset", "effect": "NoSchedule"},
+            {"key": key, "effect": effect},
+        ]);
+        let mut stage = a_gpu_that_is_told_to_be_broken(Fault::Xid(48), "Reset");
+        stage.shows(published(
+            driver,
+            &json!({"name": device, "taints": taints}),
+        ));
+        stage
+    };
+    let (ours, other) = ("gpu.muster.dev", "gpu.example.com");
+    let (held, gone) = ("gpu.muster.dev/held", "gpu.muster.dev/gone");
+    // Also on a device that nobody knows.
+    for (device, key) in [("gpu-0", gone), ("gpu-0", held), ("gpu-9", held)] {
+        shown(ours, device, key, "NoExecute").is_seen_as("S8");
+    }
+    for (driver, effect) in [(ours, "NoSchedule"), (ours, "None"), (other, "NoExecute")] {
+        shown(driver, "gpu-0", gone, effect).is_all_well();
+    }
 }
 
 #[test]
