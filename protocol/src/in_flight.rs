@@ -44,6 +44,8 @@ pub(crate) struct InFlightWrites {
     next: u64,
     by_object: Table<ObjectKey, Flight>,
     by_effect: BTreeMap<EffectId, ObjectKey>,
+    /// Names of Gangs that are being made, by namespace and group.
+    being_made: BTreeMap<(String, String), BTreeSet<String>>,
     /// Writes whose object was seen, or that were answered, since they were looked at last.
     moved: BTreeSet<ObjectKey>,
     /// When a write is to be looked at by time alone.
@@ -117,6 +119,37 @@ impl InFlightWrites {
     /// Whether a write of the object is under way: what the view shows of it may be from before.
     pub(crate) fn busy(&self, key: &ObjectKey) -> bool {
         self.by_object.contains_key(key) || self.untouchable.contains(key)
+    }
+
+    /// Whether a Gang of another name is being made for a group. Until it is shown, or was made in vain, the group is to have no other: a pod that
+    /// counts as older than those before it gives a Gang that is not there yet another name.
+    pub(crate) fn is_another_being_made(&self, namespace: &str, group: &str, name: &str) -> bool {
+        let group = (namespace.to_owned(), group.to_owned());
+        let made = self.being_made.get(&group);
+        made.is_some_and(|names| names.iter().any(|it| it != name))
+    }
+
+    fn note_being_made(&mut self, write: &ApiRequest, is_so: bool) {
+        let ApiRequest::CreateGang { gang } = write else {
+            return;
+        };
+        let (Some(namespace), Some(name), Some(group)) = (
+            gang.metadata.namespace.as_ref(),
+            gang.metadata.name.as_ref(),
+            gang.spec.group.as_ref(),
+        ) else {
+            return;
+        };
+        let group = (namespace.clone(), group.clone());
+        let names = self.being_made.entry(group.clone()).or_default();
+        if is_so {
+            names.insert(name.clone());
+        } else {
+            names.remove(name);
+        }
+        if names.is_empty() {
+            self.being_made.remove(&group);
+        }
     }
 
     /// Whether a write of the object may still be applied, or was and is not shown yet.
@@ -200,6 +233,7 @@ impl InFlightWrites {
         self.by_effect.insert(id, key.clone());
         let base = resource_version(index, &key).map(str::to_owned);
         let effect = Effect::new(id, write);
+        self.note_being_made(&effect.write, true);
         self.by_object.insert(
             key,
             Flight {
@@ -320,7 +354,9 @@ impl InFlightWrites {
                     self.in_vain
                         .compare(&key, &flight.write, stored.as_ref(), seconds);
                 }
-                self.by_object.remove(&key);
+                if let Some(flight) = self.by_object.remove(&key) {
+                    self.note_being_made(&flight.write, false);
+                }
                 over.push(key);
                 continue;
             }

@@ -245,3 +245,39 @@ fn after_an_answer_that_is_no_news_a_poll_finds_nothing() {
     assert!(bench.gang_status().admission.is_some());
     assert!(2 * no_news > answers, "{no_news} of {answers}");
 }
+
+/// The name of a Gang of a group comes from the pod that counts as the oldest. Pods are created within a second, and seen one after the other.
+#[test]
+fn a_group_has_one_gang_though_a_pod_that_counts_as_older_comes_while_it_is_made() {
+    let is_creation = |effect: &&Effect| matches!(*effect.write, ApiRequest::CreateGang { .. });
+    for is_refused in [false, true] {
+        let mut bench = Bench::new();
+        bench.run();
+        bench.pod("train", 1, 2, keys::DEVICE_CLASS_GPU);
+        let first = bench.poll();
+        let made = first.iter().find(is_creation).expect("a Gang is made");
+        bench.pod("train", 0, 2, keys::DEVICE_CLASS_GPU);
+        bench.change_pod("train-0", |pod| {
+            let earlier = "2026-12-31T00:00:00Z".parse().unwrap();
+            pod.metadata.creation_timestamp = Some(
+                k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(earlier),
+            );
+        });
+        let second = bench.poll();
+        let another = second.iter().find(is_creation);
+        assert!(another.is_none(), "{another:?} beside {made:?}");
+        for effect in first.iter().chain(&second) {
+            if is_refused && effect.id == made.id {
+                let refused = Outcome::Refused("not now".to_owned());
+                bench.machine.settle(effect.id, refused);
+            } else {
+                bench.perform(effect);
+            }
+        }
+        bench.run();
+        // A refusal is believed for a while.
+        bench.seconds += 60;
+        bench.run();
+        assert!(bench.gang_status().admission.is_some(), "{is_refused}");
+    }
+}
