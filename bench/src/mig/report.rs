@@ -45,12 +45,12 @@ pub(super) struct Solved {
 /// Sums over instances.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Share {
+pub(super) struct Packed {
     /// Requests that were placed, as a part of those that the optimum places.
     pub(super) placed_share: f64,
     /// What is missing to all of them. It is what is judged: exact at its limit, which 1 less the part that was placed is not.
     #[serde(skip)]
-    missing_share: f64,
+    missing: f64,
     /// GPUs that were opened beyond those that the optimum opens for the same requests, as a part of these.
     pub(super) extra_gpus_share: f64,
 }
@@ -63,8 +63,8 @@ pub(super) struct Summary {
     /// How many were solved to proof.
     pub(super) instances: usize,
     #[serde(flatten)]
-    pub(super) planned: Share,
-    pub(super) first_fit: Share,
+    pub(super) planned: Packed,
+    pub(super) first_fit: Packed,
 }
 
 #[derive(Debug, Serialize)]
@@ -100,7 +100,7 @@ const HEADER: &str = "\
 of                             instances     planner            first fit
                                              placed extra GPUs     placed extra GPUs";
 
-impl Share {
+impl Packed {
     fn of<'a>(solved: impl Iterator<Item = (&'a Solved, &'a Placed)>) -> Self {
         let mut sums = [0_u32; 4];
         for (solved, placed) in solved {
@@ -117,7 +117,7 @@ impl Share {
         let [placed, most_placed, gpus, fewest] = sums.map(f64::from);
         Self {
             placed_share: placed / most_placed,
-            missing_share: (most_placed - placed) / most_placed,
+            missing: (most_placed - placed) / most_placed,
             extra_gpus_share: (gpus - fewest) / fewest,
         }
     }
@@ -129,14 +129,14 @@ impl Summary {
         Self {
             of: of.to_owned(),
             instances: solved.len(),
-            planned: Share::of(each().map(|one| (one, &one.planned))),
-            first_fit: Share::of(each().map(|one| (one, &one.first_fit))),
+            planned: Packed::of(each().map(|one| (one, &one.planned))),
+            first_fit: Packed::of(each().map(|one| (one, &one.first_fit))),
         }
     }
 
     /// Whether packing is as good as it is to be.
     pub(super) fn targets(&self) -> Vec<Verdict> {
-        let missing = self.planned.missing_share;
+        let missing = self.planned.missing;
         let extra = self.planned.extra_gpus_share;
         vec![
             Verdict::at_most(
