@@ -141,7 +141,11 @@ impl<'f, 'a> Forming<'f, 'a> {
         let unknown_level = asked.and_then(|request| self.unknown_level(request));
         let limits = declaration::limits(&declaring, job);
         let min_count = declaration::min_count(&declaring, job, size.declared);
-        let tier = self.tier(&declaring, job);
+        let declared_tier = self.declared_tier(&declaring, job);
+        let tier = declared_tier
+            .as_ref()
+            .map_err(Clone::clone)
+            .and_then(|declared| self.tier(declared.as_deref()));
         let excepted = self.is_excepted(&members, size.implied);
         let wait = if excepted {
             None
@@ -168,7 +172,7 @@ impl<'f, 'a> Forming<'f, 'a> {
             spec: self.spec(
                 &members,
                 &size,
-                &tier,
+                declared_tier.ok().flatten(),
                 topology.ok().flatten().filter(waiting::may_be_known),
                 limits.unwrap_or_default(),
                 min_count.ok().flatten(),

@@ -9,16 +9,15 @@ use super::{
     annotation,
     declaration::Limits,
     forming::{Forming, Size},
-    tiers::ResolvedTier,
 };
-use crate::{formed::PendingReason, pod::ObservedPod};
+use crate::pod::ObservedPod;
 
 impl Forming<'_, '_> {
     pub(super) fn spec(
         &self,
         members: &[&Arc<ObservedPod>],
         size: &Size,
-        tier: &Result<ResolvedTier, PendingReason>,
+        declared_tier: Option<String>,
         topology: Option<muster_api::TopologyRequest>,
         limits: Limits,
         min_count: Option<u32>,
@@ -27,7 +26,7 @@ impl Forming<'_, '_> {
             || GangSpec {
                 group: self.declared_label().cloned(),
                 start_timeout_seconds: self.start_timeout_seconds,
-                tier: tier.as_ref().ok().and_then(|tier| tier.declared.clone()),
+                tier: declared_tier,
                 ..GangSpec::default()
             },
             |gang| gang.spec.clone(),

@@ -13,8 +13,6 @@ use crate::formed::{PendingReason, Preemptible};
 
 /// The tier of a gang.
 pub(super) struct ResolvedTier {
-    /// The tier that was named.
-    pub(super) declared: Option<String>,
     /// The tier that counts: the one that was named, else the Team's default, else the cluster's.
     pub(super) name: Option<String>,
     /// Its value; 0 without one.
@@ -24,28 +22,31 @@ pub(super) struct ResolvedTier {
 }
 
 impl Forming<'_, '_> {
-    /// The tier that counts: the Gang's, where it exists, since users change it there.
-    pub(super) fn tier(
+    /// The tier that was named, be it one that there is or not: the Gang's, where it exists, since users change it there.
+    pub(super) fn declared_tier(
         &self,
         declaring: &[Declaring<'_>],
         job: Option<&Job>,
-    ) -> Result<ResolvedTier, PendingReason> {
-        let declared = match self.gang {
-            Some(gang) => gang.spec.tier.clone(),
-            None => declaration::tier(declaring, job)?,
-        };
+    ) -> Result<Option<String>, PendingReason> {
+        match self.gang {
+            Some(gang) => Ok(gang.spec.tier.clone()),
+            None => declaration::tier(declaring, job),
+        }
+    }
+
+    /// The tier that counts.
+    pub(super) fn tier(&self, declared: Option<&str>) -> Result<ResolvedTier, PendingReason> {
         let team = match &self.team {
             NamespaceTeam::Is(team) => Some(team.as_ref()),
             NamespaceTeam::Unnamed | NamespaceTeam::Unknown(_) => None,
         };
-        let counts = tier_that_counts(declared.as_deref(), team, self.tiers)?;
+        let counts = tier_that_counts(declared, team, self.tiers)?;
         Ok(ResolvedTier {
             name: counts.map(|(name, _)| name.to_owned()),
             value: counts.map_or(0, |(_, tier)| tier.spec.value),
             preemptible: counts.map_or_else(Preemptible::default, |(_, tier)| {
                 Preemptible::of(&tier.spec, team)
             }),
-            declared,
         })
     }
 }

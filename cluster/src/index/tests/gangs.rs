@@ -532,6 +532,35 @@ fn a_tier_is_taken_from_the_gang_then_the_pods_then_the_team_then_the_cluster() 
     assert_eq!(only_gang(&index).priority, 1000);
 }
 
+/// The Team may change between the pod and its Gang, and so may the tiers that there are.
+#[test]
+fn a_tier_that_may_not_be_used_is_the_gangs_still_once_that_is_made() {
+    for (tier, details) in [
+        ("critical", "Team research may not use tier critical"),
+        ("urgent", "there is no PriorityTier urgent"),
+    ] {
+        let team = with(
+            crate::testing::team("research"),
+            "/spec/tiers",
+            json!({"allowed": ["standard"]}),
+        );
+        let labelled = with(
+            pod("solo", 5),
+            "/metadata/labels",
+            json!({"muster.dev/tier": tier}),
+        );
+        let mut index = index_with([team, labelled, claim("solo", 1)]);
+        let formed = only_gang(&index);
+        let spec = serde_json::to_value(&formed.spec).unwrap();
+        let made = with(gang(&formed.key.name, 1, "Pending"), "/spec", spec);
+        index.observe(is(made));
+        index.refresh(Timestamp(0));
+        let wait = only_gang(&index).wait.clone().unwrap();
+        assert_eq!(wait.reason, muster_api::Reason::TierNotAllowed, "{wait:?}");
+        assert!(wait.details.starts_with(details), "{wait:?}");
+    }
+}
+
 #[test]
 fn fields_that_may_matter_and_are_not_planned_are_named() {
     let volume = with(
