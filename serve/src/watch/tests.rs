@@ -173,16 +173,19 @@ async fn a_failing_watch_shows_its_age() {
     assert!(!synced.holds());
 }
 
+/// The watch of pods is said to be stale for so long.
+fn shows_stale(metrics: &Metrics, seconds: u64) {
+    let text = metrics.encode().unwrap();
+    let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
+    assert!(text.contains(&line), "{seconds} s:\n{text}");
+}
+
 /// Before each list kube's watcher tells that one begins, be it refused or not.
 #[tokio::test(start_paused = true)]
 async fn a_watch_whose_list_is_refused_again_and_again_is_stale_until_a_list_comes() {
     let metrics = Metrics::new("test", "0");
     let registered = WatchMetrics::register(&metrics);
-    let shows = |seconds: u64| {
-        let text = metrics.encode().unwrap();
-        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
-        assert!(text.contains(&line), "{seconds} s:\n{text}");
-    };
+    let shows = |seconds| shows_stale(&metrics, seconds);
     let mut beside = WatchHealth::beside_readiness::<Pod>(&registered);
     let mut took = whole(&registered, Readiness::default().condition("watch Pod"));
     let mut streamed = StreamDecoder::new(
@@ -222,11 +225,7 @@ async fn how_long_a_watch_has_failed_is_told_between_two_failures_too_and_of_one
  {
     let metrics = Metrics::new("test", "0");
     let registered = WatchMetrics::register(&metrics);
-    let shows = |seconds: u64| {
-        let text = metrics.encode().unwrap();
-        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
-        assert!(text.contains(&line), "{seconds} s:\n{text}");
-    };
+    let shows = |seconds| shows_stale(&metrics, seconds);
     let pause = std::time::Duration::from_secs(100);
     let mut health = WatchHealth::beside_readiness::<Pod>(&registered);
     shows(0);
@@ -255,11 +254,7 @@ async fn how_long_a_watch_has_failed_is_told_between_two_failures_too_and_of_one
 async fn a_watch_that_broke_off_and_has_nothing_to_tell_since_is_not_stale_for_ever() {
     let metrics = Metrics::new("test", "0");
     let registered = WatchMetrics::register(&metrics);
-    let shows = |seconds: u64| {
-        let text = metrics.encode().unwrap();
-        let line = format!("muster_watch_stale_seconds{{kind=\"Pod\"}} {seconds}\n");
-        assert!(text.contains(&line), "{seconds} s:\n{text}");
-    };
+    let shows = |seconds| shows_stale(&metrics, seconds);
     let pass = |seconds| tokio::time::advance(std::time::Duration::from_secs(seconds));
     let status = |code| kube::core::Status::failure("", "").with_code(code);
     let refused = |code| kube::Error::Api(Box::new(status(code)));
