@@ -467,27 +467,33 @@ mod tests {
         assert_eq!(work.rests_until(), Some(polled_at + REST), "a write");
     }
 
+    /// A pod is to be deleted by force, and that waits to be sent from now on.
+    fn with_a_pod_to_force() -> (Work, Place) {
+        let mut work = polled(1_000);
+        let key = ObjectKey {
+            kind: Kind::Pod,
+            namespace: "ml".to_owned(),
+            name: "train-0".to_owned(),
+        };
+        let force = ApiRequest::ForceDeletePod {
+            key,
+            uid: "uid".to_owned(),
+            resource_version: "7".to_owned(),
+        };
+        let effect = Effect {
+            id: EffectId(1),
+            write: Arc::new(force),
+        };
+        let place = Place::of(&effect.write, work.machine.index());
+        let waits = (effect, Instant::now());
+        assert!(work.waiting.push(&place, waits).is_none());
+        (work, place)
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_pod_is_not_deleted_by_force_by_what_was_read_long_ago() {
         for (waited_seconds, sent) in [(10, 1), (11, 0)] {
-            let mut work = polled(1_000);
-            let key = ObjectKey {
-                kind: Kind::Pod,
-                namespace: "ml".to_owned(),
-                name: "train-0".to_owned(),
-            };
-            let force = ApiRequest::ForceDeletePod {
-                key,
-                uid: "uid".to_owned(),
-                resource_version: "7".to_owned(),
-            };
-            let effect = Effect {
-                id: EffectId(1),
-                write: Arc::new(force),
-            };
-            let place = Place::of(&effect.write, work.machine.index());
-            let waits = (effect, Instant::now());
-            assert!(work.waiting.push(&place, waits).is_none());
+            let (mut work, place) = with_a_pod_to_force();
             tokio::time::advance(Duration::from_secs(waited_seconds)).await;
             work.start();
             assert_eq!(work.under_way.len(), sent, "{waited_seconds} s");
@@ -499,24 +505,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn nor_by_what_was_read_long_before_its_call_is_begun() {
         for (waited_seconds, is_given_up) in [(10, false), (11, true)] {
-            let mut work = polled(1_000);
-            let key = ObjectKey {
-                kind: Kind::Pod,
-                namespace: "ml".to_owned(),
-                name: "train-0".to_owned(),
-            };
-            let force = ApiRequest::ForceDeletePod {
-                key,
-                uid: "uid".to_owned(),
-                resource_version: "7".to_owned(),
-            };
-            let effect = Effect {
-                id: EffectId(1),
-                write: Arc::new(force),
-            };
-            let place = Place::of(&effect.write, work.machine.index());
-            let waits = (effect, Instant::now());
-            assert!(work.waiting.push(&place, waits).is_none());
+            let (mut work, _) = with_a_pod_to_force();
             work.start();
             assert_eq!(work.under_way.len(), 1);
             // Its task has not begun yet.
