@@ -62,6 +62,10 @@ const LONGEST_FIRST: [&str; 11] = [
 /// once.
 const ON_DEMAND: [&str; 3] = ["alerts", "helm3", "cdi"];
 
+/// Suites that ask a program honestly while others attack it, and fail unless it answers in time: they run one after the
+/// other and beside nothing else. What they measure is what an attack costs, not who else has the cores.
+const UNDISTURBED: &str = "hostile_clients";
+
 /// Suites that are called by their target alone, with the package that each is in.
 const BY_TARGET: [(&str, &str); 1] = [("device", "gpu")];
 
@@ -134,18 +138,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
             wanted.unwrap_or_default()
         );
     }
-    let (beside, alone): (Vec<&TestProgram>, Vec<&TestProgram>) = selected
-        .into_iter()
-        .partition(|program| is_on_control_plane(program) && !program.is_alone(wanted));
-    if let ([program], []) = (alone.as_slice(), beside.as_slice()) {
+    if let [program] = selected.as_slice() {
         // Nothing is printed after it: its own last line stays the last.
         report.stage(&program.suite(), || program.run(arguments))?;
         return Ok(());
     }
+    let (scenarios, others): (Vec<&TestProgram>, Vec<&TestProgram>) = selected
+        .into_iter()
+        .partition(|program| is_on_control_plane(program));
+    let (undisturbed, others): (Vec<&TestProgram>, Vec<&TestProgram>) = others
+        .into_iter()
+        .partition(|program| program.target == UNDISTURBED);
     let output = root.join("target/suites");
     // Many of these use one core only, and each has its own files; two of them keep two cores busy.
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    for (programs, lanes) in [(alone, cores), (beside, CLUSTERS)] {
+    for (programs, lanes) in [(undisturbed, 1), (others, cores), (scenarios, CLUSTERS)] {
         let suites = programs.into_iter().map(|program| Suite {
             name: program.suite(),
             command: program.command(arguments),
@@ -193,11 +200,6 @@ impl TestProgram {
     /// Whether it runs where this was asked for, or everything.
     fn is_selected(&self, wanted: Option<&str>) -> bool {
         wanted.is_none_or(|wanted| self.is_named(wanted))
-    }
-
-    /// Whether nothing but this suite was asked for.
-    fn is_alone(&self, wanted: Option<&str>) -> bool {
-        wanted.is_some_and(|wanted| wanted == self.suite())
     }
 
     fn command(&self, arguments: &Arguments) -> Command {
@@ -285,6 +287,10 @@ mod tests {
         };
         for name in LONGEST_FIRST {
             assert!(is_suite(name), "{name}");
+        }
+        for package in ["webhook", "extender"] {
+            let suite = format!("{package}/tests/{UNDISTURBED}.rs");
+            assert!(root().join(&suite).is_file(), "{suite}");
         }
         for name in ON_DEMAND {
             assert!(STAGES.iter().any(|(stage, _)| *stage == name), "{name}");
