@@ -145,7 +145,7 @@ impl World {
     #[cfg(feature = "injected-bugs")]
     pub fn plant_about_faults(&mut self, bug: crate::drivers::FaultBug) {
         for drivers in self.drivers.values_mut() {
-            drivers.plant_about_faults(Some(bug));
+            drivers.plant_about_faults(bug);
         }
     }
 
