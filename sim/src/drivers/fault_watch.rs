@@ -297,7 +297,7 @@ impl Drivers {
         };
         match step {
             FaultStep::Load => {}
-            FaultStep::Hear => watch.hear(node, api.time().as_second()),
+            FaultStep::Hear => watch.hear(node, node.clock.time_of_day(now).as_second()),
             FaultStep::Keep => {
                 node.faults_file = serde_json::to_string(&watch.state).ok();
                 watch.kept = watch.state.clone();
