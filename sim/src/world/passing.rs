@@ -72,6 +72,11 @@ impl World {
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
+        self.befall(fault, name, until)
+    }
+
+    /// A fault that passes happens to that until then.
+    pub(super) fn befall(&mut self, fault: Fault, name: String, until: u64) -> Option<String> {
         self.passing.insert((fault, name.clone()), until);
         let told = match fault {
             Fault::LeaveTeam => {
