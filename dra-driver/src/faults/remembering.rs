@@ -77,3 +77,37 @@ pub fn see(
     }
     state.observe_by(catalogue, device, observation, known, now_unix_seconds)
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_device::faults::{Cause, FaultClass, Scope};
+
+    use super::*;
+
+    #[test]
+    fn s7_what_is_remembered_outlives_a_begin_and_what_is_milder() {
+        let known = KnownAddresses([("GPU-0".to_owned(), None)].into());
+        let device = Device::Uuid("GPU-0".to_owned());
+        let catalogue = Catalogue::shipped();
+        let none = FaultBugs::default();
+        let mut state = begin(None, "one", none);
+        let see = |state: &mut FaultState, class, xid| {
+            let observation = Observation {
+                class,
+                scope: Scope::Gpu,
+                cause: Cause::Xid(xid),
+            };
+            see(state, &catalogue, &known, &device, observation, 0, none)
+        };
+        let worst = |state: &FaultState| state.fault("GPU-0", None).map(|fault| fault.class);
+        assert_eq!(see(&mut state, FaultClass::Reset, 48), Change::New);
+        assert_eq!(see(&mut state, FaultClass::App, 13), Change::New);
+        assert_eq!(worst(&state), Some(FaultClass::Reset));
+        for boot in ["one", "two"] {
+            let mut next = begin(Some(state.clone()), boot, none);
+            assert_eq!(worst(&next), Some(FaultClass::Reset), "{boot}");
+            see(&mut next, FaultClass::App, 13);
+            assert_eq!(worst(&next), Some(FaultClass::Reset), "{boot}");
+        }
+    }
+}
