@@ -197,7 +197,7 @@ impl World {
 
     /// A fault that passes happens to that node, Team, or whatever it is of: until that time, or until everything heals.
     pub fn strike(&mut self, fault: Fault, name: &str, until: u64) {
-        let told = self.befall(fault, name.to_owned(), until);
+        let told = self.befall(fault, name, until);
         self.note(&told.unwrap_or_else(|| format!("{fault:?} of {name} comes to nothing")));
     }
 
