@@ -98,11 +98,13 @@ pub enum InjectedBug {
     StallNotForgotten,
     /// A pod is deleted by force without its owner's consent.
     ConsentNotAsked,
+    /// It is by the time of day that the notice of who is to give way is over.
+    NoticeByTimeOfDay,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -148,6 +150,7 @@ impl InjectedBug {
         Self::ProgressIgnored,
         Self::StallNotForgotten,
         Self::ConsentNotAsked,
+        Self::NoticeByTimeOfDay,
     ];
 }
 

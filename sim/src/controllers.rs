@@ -4,11 +4,11 @@
 //! still for any of the kinds. What it sent and was never answered stays on the **network**, and may arrive at any
 //! time, also after its sender is dead. What it lists reaches it late, and piece by piece ([`crate::listing`]).
 
+mod clocks;
 mod replica;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
 use muster_api::keys;
 use muster_cluster::{
     index::Config as IndexConfig,
@@ -19,6 +19,7 @@ use muster_protocol::{ApiRequest, Config, ForcePolicy, Machine, Mode, OnCordon, 
 
 use crate::{
     api_server::ApiServer,
+    clock::{Clock, MOST_SKEW_SECONDS},
     controller_writes::{apply, describe},
     listing::Listing,
     matrix::Mishap,
@@ -33,9 +34,6 @@ pub type InjectedBug = muster_protocol::InjectedBug;
 
 /// Number of replicas.
 pub const REPLICAS: usize = 2;
-
-/// By how much a replica's time of day is off at the most, in seconds.
-pub(crate) const MOST_SKEW_SECONDS: i64 = 240;
 
 /// How long after its grace period a pod may take to die before it is deleted by force, in seconds: as nothing lasts long here, less than
 /// what ships.
@@ -105,7 +103,12 @@ pub enum Step {
 impl Controllers {
     /// Replicas that keep ended Gangs so long; none leads yet.
     pub fn new(scenario: &Scenario) -> Self {
+        let replica = |number| Replica {
+            clock: clock(number),
+            ..Replica::default()
+        };
         Self {
+            replicas: std::array::from_fn(replica),
             keep_ended_seconds: scenario.keep_ended_seconds,
             whole_intent_bytes: scenario.whole_intent_bytes,
             do_gpus_break: scenario.hardships.have(Hardship::BrokenDevices),
@@ -245,13 +248,12 @@ impl Controllers {
         &mut self,
         step: &Step,
         now: u64,
-        wall: Timestamp,
         api: &mut ApiServer,
         mishap: Option<Mishap>,
     ) -> Option<String> {
         let told = match *step {
             Step::Lead(number) => self.lead(number, api),
-            Step::Poll(number) => self.replicas[number].poll(now, wall),
+            Step::Poll(number) => self.replicas[number].poll(now),
             Step::Receive(number, kind) => self.replicas[number].receive(kind, api),
             Step::Watch(number, kind) => self.replicas[number].watch(kind, api),
             Step::Thaw(number, kind) => Some(self.replicas[number].thaw(kind, api)),
@@ -306,11 +308,7 @@ impl Controllers {
             lists,
             stirred: true,
             observes: self.recovery_mode == Mode::Observe,
-            // Clocks of two machines have nothing in common, and the second one's is set wrong.
-            clock_seconds: 1_000_000 * number as u64,
-            skew: SignedDuration::from_secs(
-                MOST_SKEW_SECONDS * i64::try_from(number).unwrap_or_default(),
-            ),
+            clock: self.replicas[number].clock,
             ..Replica::default()
         };
         Some("begins to lead".to_owned())
@@ -431,6 +429,7 @@ impl Controllers {
     pub fn crash(&mut self, number: usize, api: &ApiServer) {
         let follower = Replica {
             lists: lists_of_all(api),
+            clock: self.replicas[number].clock,
             ..Replica::default()
         };
         let replica = std::mem::replace(&mut self.replicas[number], follower);
@@ -528,6 +527,13 @@ impl Controllers {
         self.crash(number, api);
         Some(format!("controller {number} exits: {reason}"))
     }
+}
+
+/// The clocks of the machine of a replica, as the run begins. Those of two machines have nothing in common, and the second one's time of day is
+/// set wrong.
+fn clock(number: usize) -> Clock {
+    let ahead = MOST_SKEW_SECONDS * i64::try_from(number).unwrap_or_default();
+    Clock::started(1_000_000 * number as u64, ahead)
 }
 
 /// What a process that starts now is told first.

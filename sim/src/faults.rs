@@ -115,10 +115,15 @@ pub enum Fault {
     DrainDevice,
     /// The leader's watch of rules about devices stands still.
     RuleWatchLag,
+    /// The clocks of a machine are wrong from now on: its time of day by minutes, and the rate of its monotonic clock by up to a tenth. Those of the two controllers' are
+    /// as wrong the other way round.
+    ClockSkews,
+    /// Somebody sets the time of day of a machine forwards or backwards, by minutes. The monotonic clock goes on.
+    ClockJumps,
 }
 
 /// Every kind of fault.
-pub const FAULTS: [Fault; 49] = [
+pub const FAULTS: [Fault; 51] = [
     Fault::LeaseLost,
     Fault::ControllerCrash,
     Fault::ControllerUnanswered,
@@ -168,10 +173,19 @@ pub const FAULTS: [Fault; 49] = [
     Fault::DrainNode,
     Fault::DrainDevice,
     Fault::RuleWatchLag,
+    Fault::ClockSkews,
+    Fault::ClockJumps,
 ];
 
 /// Those that are drawn apart.
 const DRAINS: [Fault; 3] = [Fault::DrainNode, Fault::DrainDevice, Fault::RuleWatchLag];
+/// The same of clocks.
+const CLOCKS: [Fault; 2] = [Fault::ClockSkews, Fault::ClockJumps];
+
+/// Whether a fault is not drawn with the others.
+fn is_drawn_apart(fault: Fault) -> bool {
+    fault == Fault::KubeletForgets || DRAINS.contains(&fault) || CLOCKS.contains(&fault)
+}
 
 impl Fault {
     /// The hardship that it is, if it is one.
@@ -219,7 +233,7 @@ impl Faults {
         let mut budget: BTreeMap<Fault, u64> = FAULTS
             .into_iter()
             .filter(is_borne)
-            .filter(|fault| *fault != Fault::KubeletForgets && !DRAINS.contains(fault))
+            .filter(|fault| !is_drawn_apart(*fault))
             .map(|fault| (fault, random.below(4).saturating_sub(random.below(2))))
             .collect();
         // What a kubelet forgets is found only minutes later, and nothing else goes on there until then.
@@ -229,6 +243,10 @@ impl Faults {
         if hardships.have(Hardship::Drains) && apart::is_drawn(seed, apart::DRAINS) {
             let mut own = apart::stream(seed, apart::DRAINS.rotate_left(1));
             budget.extend(DRAINS.map(|fault| (fault, own.between(1, 2))));
+        }
+        if apart::is_drawn(seed, apart::CLOCKS) {
+            let mut own = apart::stream(seed, apart::CLOCKS.rotate_left(1));
+            budget.extend(CLOCKS.map(|fault| (fault, own.between(1, 3))));
         }
         budget.insert(Fault::Aimed, 3);
         let pairs = matrix::pairs();
@@ -381,4 +399,44 @@ fn possible(effect: EffectKind, mishaps: &[Mishap]) -> Vec<Mishap> {
         .copied()
         .filter(|mishap| effect.meets(*mishap))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clocks_go_wrong_in_some_seeds_and_all_others_mean_what_they_meant() {
+        let mut wrong = 0;
+        for seed in 0..400 {
+            let mut random = Random::new(seed);
+            let mut faults = Faults::draw(&mut random, seed, &Hardships::borne());
+            let clocks: Vec<u64> = CLOCKS
+                .iter()
+                .filter_map(|fault| faults.budget.remove(fault))
+                .collect();
+            assert_eq!(
+                clocks.len() == CLOCKS.len(),
+                apart::is_drawn(seed, apart::CLOCKS)
+            );
+            assert!(clocks.iter().all(|times| (1..=3).contains(times)), "{seed}");
+            wrong += usize::from(!clocks.is_empty());
+            // What is drawn with the others, in the order in which it is.
+            let mut others = Random::new(seed);
+            for fault in FAULTS {
+                let is_borne = fault
+                    .hardship()
+                    .is_none_or(|it| Hardships::borne().have(it));
+                if !is_borne || is_drawn_apart(fault) {
+                    continue;
+                }
+                let times = others.below(4).saturating_sub(others.below(2));
+                // Of these there are more where the seed aims at what they bring about.
+                if !matches!(fault, Fault::LeaveTeam | Fault::DriverPause) {
+                    assert_eq!(faults.budget.get(&fault), Some(&times), "{seed}: {fault:?}");
+                }
+            }
+        }
+        assert!((60..=140).contains(&wrong), "{wrong} of 400");
+    }
 }

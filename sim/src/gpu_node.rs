@@ -8,6 +8,7 @@ use muster_dra_driver::prepare::{
 };
 
 use crate::{
+    clock::Clock,
     fixtures::{self, GPU_BYTES},
     gpu_faults::GpuFaults,
     gpu_slices::GpuSlices,
@@ -37,6 +38,8 @@ pub struct GpuNode {
     pub faults: GpuFaults,
     /// What its driver remembers of that, beside the checkpoint.
     pub faults_file: Option<String>,
+    /// By which its driver stores times.
+    pub(crate) clock: Clock,
 }
 
 /// A living container.
@@ -64,6 +67,7 @@ impl GpuNode {
             slice_mode: SliceMode::Dynamic,
             faults: GpuFaults::default(),
             faults_file: None,
+            clock: Clock::default(),
         }
     }
 
@@ -209,6 +213,7 @@ impl GpuNode {
         // The next machine has other GPUs.
         self.faults.exchange();
         self.faults_file = None;
+        self.clock = Clock::default();
     }
 
     /// The machine is started anew, with the disk that it has. Nothing runs there any more.

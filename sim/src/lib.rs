@@ -35,7 +35,11 @@
 //! [`gpu_faults`]; drivers remember it in the state that ships.
 //!
 //! Every fourth seed has administrators who drain nodes and devices by hand, of whom most have gangs moved; and every fourth has gangs that tell of their
-//! progress, of which some stand still. Both are drawn by streams of their own, so that all other seeds mean what they meant.
+//! progress, of which some stand still; and in every fourth clocks of controllers and drivers are wrong. Each is drawn by a stream of its own, so that all
+//! other seeds mean what they meant.
+//!
+//! Time is true for the API server, kubelets and checks; the clocks of controllers, and of drivers where they store times, need not be
+//! (`clock.rs`). A check of something that a leader counts by its clock leaves it what the fastest clock of the run needs, and argues that where it does.
 //!
 //! Not simulated: nodes that are lost for good, the taint `out-of-service` itself, slices that vanish with a kubelet, the
 //! extender, adoption of what runs unadmitted, Observe. Users give up what gets nowhere for ten minutes. They are
@@ -43,6 +47,7 @@
 
 pub mod api_server;
 pub mod claim_controller;
+mod clock;
 pub mod conformance;
 pub mod controller_writes;
 pub mod controllers;

@@ -22,7 +22,11 @@ use muster_device::{
 use tokio::sync::{Notify, watch};
 
 use self::{keep::Keeping, validation::Validations};
-use super::{mended::NOT_MENDED, postponed::Postponed};
+use super::{
+    mended::NOT_MENDED,
+    postponed::Postponed,
+    remembering::{self, FaultBugs},
+};
 use crate::{
     inventory::{KnownGpu, KnownGpus},
     store::Store,
@@ -226,9 +230,15 @@ impl Eye {
         observation: Observation,
     ) {
         let now = unix_seconds();
-        let change = self
-            .state()
-            .observe_by(catalogue, device, observation, known, now);
+        let change = remembering::see(
+            &mut self.state(),
+            catalogue,
+            known,
+            device,
+            observation,
+            now,
+            FaultBugs::default(),
+        );
         if change == Change::New {
             let Observation {
                 class,

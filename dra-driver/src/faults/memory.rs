@@ -12,6 +12,7 @@
 
 use muster_device::faults::FaultState;
 
+use super::remembering::{self, FaultBugs};
 use crate::{
     prepare::DiskFailure,
     store::{self, Store},
@@ -33,8 +34,7 @@ pub fn load(store: &Store, boot_id: &str) -> Result<FaultState, DiskFailure> {
         }
         remembered => remembered?,
     };
-    let mut state = remembered.unwrap_or_default();
-    state.begin_boot(boot_id);
+    let mut state = remembering::begin(remembered, boot_id, FaultBugs::default());
     if is_first {
         state.begin_first();
     }

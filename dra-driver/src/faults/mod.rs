@@ -7,6 +7,7 @@ pub mod mended;
 pub mod policy;
 mod postponed;
 pub mod remedy;
+pub mod remembering;
 pub mod telling;
 pub mod watcher;
 

@@ -97,6 +97,14 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
     let waited = match checkpoint {
         Some(at) => format!("; it wrote a checkpoint at {at}"),
         None if context.bugs.has(InjectedBug::NoticeIgnored) => String::new(),
+        None if context.bugs.has(InjectedBug::NoticeByTimeOfDay) => {
+            if context.now.wall < notice.preempt_at.0 {
+                // So that nothing but the clock is wrong about it: it is looked at again in time.
+                context.has_come(context.now.monotonic_seconds + 1);
+                return None;
+            }
+            String::new()
+        }
         None if !context.has_come(end) => return None,
         None if when == TierPreemption::AfterCheckpoint => {
             format!("; it wrote no checkpoint for {seconds} s")

@@ -5,6 +5,15 @@
 //! guaranteed of one Flavor, and is still expected in its queue. No rule of quota leaves it there. What is
 //! expected instead of an engine is that it copes: the gang whose admission could not be written waits as before, and is
 //! admitted when it is asked about again.
+//!
+//! **Why the expected answer is read.** Nothing in the input says it. Its workload, its queue and its feature gate are those of another case of
+//! the same suite, which has an admission check besides, no matter of quota; and that one is expected to be admitted. All that speaks of an
+//! error is the case's name, and no case is known by its name: cases of the same form come under others. So of two cases with one input and two
+//! answers only the answers are left to say which is which.
+//!
+//! **What it does not excuse.** The answer chooses what is tried, and never makes a case pass by itself. An engine has to admit the gang in both cases:
+//! here too, [`fail`] refuses a decision that admits nobody. Whether an idle cluster can leave the gang waiting for a reason of quota is worked out from
+//! the input alone ([`Alone::is_within_nominal`]), and where it can, the case is compared as it stands.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use jiff::{SignedDuration, Timestamp};
 use muster_api::NodeDevices;
 use muster_cluster::{judgement::JudgementRequest, object::Kind};
-use muster_protocol::{ApiRequest, Effect, Machine, Now, Outcome};
+use muster_protocol::{ApiRequest, Effect, Machine, Outcome};
 
 use crate::{
     api_server::{ApiServer, Place},
+    clock::Clock,
     controller_writes::describe,
     listing::Listing,
 };
@@ -39,10 +39,10 @@ pub(super) struct Replica {
     /// Whether it ends nothing without proof.
     pub(super) observes: bool,
     pub(super) polled_at: u64,
-    /// What its monotonic clock showed when the run began.
-    pub(super) clock_seconds: u64,
-    /// How far its time of day is off.
-    pub(super) skew: SignedDuration,
+    /// The clocks of its machine.
+    pub(super) clock: Clock,
+    /// Whether its time of day was set since it looked at everything.
+    pub(super) is_clock_set: bool,
     /// What a look at everything found to do right after a poll.
     pub(super) overlooked: Option<String>,
 }
@@ -71,17 +71,12 @@ impl Replica {
         }
     }
 
-    /// The second that its own clock shows.
-    fn second(&self, now: u64) -> u64 {
-        self.clock_seconds + now / 1_000
-    }
-
     /// Whether it is polled by time alone: the machine asked for it, or it is time for the oracle to see that it forgot
     /// to.
     pub(super) fn is_to_poll(&self, now: u64) -> bool {
         let is_due = |machine: &Machine| {
             let due = machine.next_due();
-            due.is_some_and(|due| due <= self.second(now))
+            due.is_some_and(|due| due <= self.clock.second(now))
         };
         self.polled_at + LOOK_MILLISECONDS <= now
             || (self.polled_at + 1_000 <= now && self.machine.as_ref().is_some_and(is_due))
@@ -90,13 +85,14 @@ impl Replica {
     /// Polls as its executor does: when it was told something, and when the machine asked to be polled; again at once as
     /// long as it says that something is left over. Then the oracle looks at everything, and must find nothing more: what
     /// it finds has no wakeup of its own, and would be done by chance only.
-    pub(super) fn poll(&mut self, now: u64, wall: Timestamp) -> Option<String> {
+    ///
+    /// But once the time of day is set forwards, what waits for a time of that has come sooner than its wakeup, which is by the monotonic clock. To notice at that
+    /// one is soon enough: it is later by no more than the clock was set. So the first look at everything after that finds what it may, and sets all
+    /// wakeups anew.
+    pub(super) fn poll(&mut self, now: u64) -> Option<String> {
         let was_told = std::mem::take(&mut self.stirred);
         self.polled_at = now;
-        let now = Now {
-            monotonic_seconds: self.second(now),
-            wall: wall.saturating_add(self.skew).unwrap_or(wall),
-        };
+        let now = self.clock.now(now);
         let machine = self.machine.as_mut()?;
         let asks = |machine: &Machine| {
             let due = machine.next_due();
@@ -116,7 +112,8 @@ impl Replica {
         if polls == MOST_POLLS {
             self.overlooked = Some(format!("still asks to be polled after {MOST_POLLS} polls"));
         }
-        if !late.is_empty() {
+        let is_clock_set = std::mem::take(&mut self.is_clock_set);
+        if !late.is_empty() && !is_clock_set {
             let overlooked: Vec<String> =
                 late.iter().map(|effect| describe(&effect.write)).collect();
             self.overlooked = Some(overlooked.join(" | "));

@@ -1,4 +1,5 @@
-//! What a driver knows of its GPUs' faults: the state that ships, and around it a small one of the program's shell.
+//! What a driver knows of its GPUs' faults: the state that ships, the rules by which that begins and grows ([`remembering`]), and around them a small
+//! state of the program's shell.
 //!
 //! The newest instance reads the kernel's log line by line, keeps what it has seen on the node's disk, and only then tells it: first to the machine
 //! that prepares claims, then by the taints of its slice. A person's word, or what it finds when it looks, takes a fault off. Each of these is a step
@@ -18,6 +19,7 @@ use muster_dra_driver::{
     faults::{
         Catalogue, Device, Fault, FaultState, KnownAddresses, LogPosition, Proof, Recovery, Scope,
         Validation,
+        remembering::{self, FaultBugs},
     },
     prepare::Input,
 };
@@ -28,20 +30,6 @@ use crate::{
     fixtures,
     gpu_node::GpuNode,
 };
-
-/// A rule about faults that can be broken on purpose, in what is played of the program's shell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultBug {
-    /// Who starts begins with nothing, and reads of the log only what comes.
-    ForgottenAtStart,
-    /// The last event of a GPU counts, however mild it is.
-    LastEventWins,
-}
-
-impl FaultBug {
-    /// All of them.
-    pub const ALL: [Self; 2] = [Self::ForgottenAtStart, Self::LastEventWins];
-}
 
 /// A step about faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,29 +63,21 @@ pub(super) struct FaultWatch {
     told: FaultState,
     /// Whether whoever says that a GPU is mended is answered once that is on the disk. (If the driver ends before, they say it again.)
     owes_answer: bool,
-    bug: Option<FaultBug>,
+    bugs: FaultBugs,
 }
 
 impl FaultWatch {
-    fn load(instance: u64, node: &GpuNode, bug: Option<FaultBug>) -> Self {
+    fn load(instance: u64, node: &GpuNode, bugs: FaultBugs) -> Self {
         let file = node.faults_file.as_deref();
-        let mut state: FaultState = file
-            .and_then(|file| serde_json::from_str(file).ok())
-            .unwrap_or_default();
-        if bug == Some(FaultBug::ForgottenAtStart) {
-            state = FaultState::default();
-        }
-        state.begin_boot(&node.boot_id);
-        if bug == Some(FaultBug::ForgottenAtStart) {
-            state.read_log(position(node.faults.logged().len()));
-        }
+        let remembered = file.and_then(|file| serde_json::from_str(file).ok());
+        let state = remembering::begin(remembered, &node.boot_id, bugs);
         Self {
             instance,
             kept: state.clone(),
             told: state.clone(),
             state,
             owes_answer: false,
-            bug,
+            bugs,
         }
     }
 
@@ -135,14 +115,15 @@ impl FaultWatch {
         let names = (0..node.shape.gpus).map(|gpu| fixtures::gpu_uuid(&node.shape.name, gpu));
         let known = KnownAddresses(names.map(|uuid| (uuid, None)).collect());
         let uuid = fixtures::gpu_uuid(&node.shape.name, *gpu);
-        if self.bug == Some(FaultBug::LastEventWins) {
-            self.state.forget(&uuid);
-        }
-        let catalogue = Catalogue::shipped();
-        let device = Device::Uuid(uuid);
-        let _ = self
-            .state
-            .observe_by(&catalogue, &device, *observation, &known, now_unix_seconds);
+        let _ = remembering::see(
+            &mut self.state,
+            &Catalogue::shipped(),
+            &known,
+            &Device::Uuid(uuid),
+            *observation,
+            now_unix_seconds,
+            self.bugs,
+        );
         self.state.read_log(position(line + 1));
     }
 
@@ -267,8 +248,9 @@ fn publish(told: &FaultState, api: &mut ApiServer, node: &GpuNode) {
 
 impl Drivers {
     /// Breaks a rule about faults in every instance that starts from now on.
-    pub fn plant_about_faults(&mut self, bug: Option<FaultBug>) {
-        self.fault_bug = bug;
+    #[cfg(feature = "injected-bugs")]
+    pub fn plant_about_faults(&mut self, bug: super::FaultBug) {
+        self.fault_bugs = FaultBugs::plant(bug);
     }
 
     /// What the newest instance knows of faults is what is on the disk: before it prepares anything.
@@ -276,7 +258,7 @@ impl Drivers {
         let Some(newest) = self.instances.last_mut() else {
             return;
         };
-        let watch = FaultWatch::load(newest.id, node, self.fault_bug);
+        let watch = FaultWatch::load(newest.id, node, self.fault_bugs);
         newest.tell(now, Input::Faults(Arc::new(watch.state.clone())));
         self.fault_watch = Some(watch);
     }
@@ -315,7 +297,7 @@ impl Drivers {
         };
         match step {
             FaultStep::Load => {}
-            FaultStep::Hear => watch.hear(node, api.time().as_second()),
+            FaultStep::Hear => watch.hear(node, node.clock.time_of_day(now).as_second()),
             FaultStep::Keep => {
                 node.faults_file = serde_json::to_string(&watch.state).ok();
                 watch.kept = watch.state.clone();

@@ -12,8 +12,9 @@ mod upkeep;
 use std::collections::BTreeSet;
 
 use muster_cluster::object::Kind;
-use muster_dra_driver::prepare::{
-    Answer, CallId, ClaimRef, Config, Input, Machine, Milliseconds, Orphan,
+use muster_dra_driver::{
+    faults::remembering::FaultBugs,
+    prepare::{Answer, CallId, ClaimRef, Config, Input, Machine, Milliseconds, Orphan},
 };
 
 use crate::{
@@ -21,8 +22,8 @@ use crate::{
     gpu_node::GpuNode,
     matrix::{EffectKind, Mishap},
 };
+pub use fault_watch::FaultStep;
 use fault_watch::FaultWatch;
-pub use fault_watch::{FaultBug, FaultStep};
 pub use instance::Instance;
 use instance::{Left, current};
 use operation::Operation;
@@ -32,6 +33,10 @@ use upkeep::{has_orphans, taint};
 /// A rule of the driver's machine that can be broken on purpose.
 #[cfg(feature = "injected-bugs")]
 pub type InjectedBug = muster_dra_driver::prepare::InjectedBug;
+
+/// A rule of the driver about faults that can be broken on purpose.
+#[cfg(feature = "injected-bugs")]
+pub type FaultBug = muster_dra_driver::faults::remembering::FaultBug;
 
 /// The instances of one node.
 #[derive(Debug, Default)]
@@ -47,7 +52,7 @@ pub struct Drivers {
     look_at: u64,
     /// What the newest instance knows of faults.
     fault_watch: Option<FaultWatch>,
-    fault_bug: Option<FaultBug>,
+    fault_bugs: FaultBugs,
     #[cfg(feature = "injected-bugs")]
     bug: Option<InjectedBug>,
 }

@@ -8,21 +8,22 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use muster_api::keys;
 
 use super::Violation;
 use crate::{
     api_server::{ApiServer, node_of},
+    clock::Margin,
     controllers::FORCE_AFTER_SECONDS,
 };
 
 /// A leader counts in whole seconds: what it sees late in one began with it.
-const SLACK: SignedDuration = SignedDuration::from_secs(1);
+const SLACK_SECONDS: i64 = 1;
 
 /// For how long a node has to be not Ready, or gone, where nobody says that it is off: as it ships, counted in whole seconds.
-const LASTS: SignedDuration = SignedDuration::from_secs(59);
+const LASTS_SECONDS: i64 = 59;
 
 /// When a node was last as what lets its pods be deleted by force.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,6 +42,7 @@ struct Unwell {
 #[derive(Debug, Default)]
 pub(super) struct Forced {
     nodes: BTreeMap<String, Unwell>,
+    pub(super) margin: Margin,
     violation: Option<Violation>,
     /// How often a pod was, by whose word.
     tally: BTreeMap<String, u64>,
@@ -59,9 +61,10 @@ impl Forced {
         let node = api.get::<Node>("", name);
         let (is_gone, is_off) = (node.is_none(), node.is_some_and(is_out_of_service));
         let is_not_ready = !node.is_some_and(is_ready);
+        let lasts = self.margin.at_least(LASTS_SECONDS);
         let unwell = self.nodes.entry(name.to_owned()).or_default();
         // Until now it was what it was when it was seen last.
-        let is_long = unwell.since.is_some_and(|since| since + LASTS <= now);
+        let is_long = unwell.since.is_some_and(|since| since + lasts <= now);
         if is_not_ready || unwell.since.is_some() {
             unwell.not_ready_at = Some(now);
         }
@@ -109,7 +112,7 @@ impl Forced {
         };
         let grace = metadata.deletion_grace_period_seconds.unwrap_or_default();
         let after = i64::try_from(FORCE_AFTER_SECONDS).unwrap_or_default();
-        let due = deleted.0 + SignedDuration::from_secs(grace + after) - SLACK;
+        let due = deleted.0 + self.margin.at_least(grace + after - SLACK_SECONDS);
         if api.time() < due {
             return Err(format!("it may take until {due}"));
         }

@@ -101,6 +101,13 @@ impl History {
         self.preemptions.tally()
     }
 
+    /// The monotonic clock of a controller counts so many milliseconds in a second from now on.
+    pub(super) fn note_clock_rate(&mut self, rate: u64) {
+        self.preemptions.margin.note(rate);
+        self.recoveries.margin.note(rate);
+        self.namespace_uses.margin.note(rate);
+    }
+
     /// A person has closed the circuit breaker.
     pub(super) fn note_breaker_closed(&mut self) {
         self.recoveries.note_closed_by_person();

@@ -23,6 +23,9 @@
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
 //! What must hold in the end (S6) is in [`end`].
+//!
+//! All of it is judged by true time, that of the API server. Where a leader counts seconds before it does something, its clock may run fast, and what
+//! is asked for is as many true ones as pass then at the least (`clock.rs`). A clock that runs slow makes it later, which breaks nothing.
 
 mod charges;
 pub mod end;
@@ -128,6 +131,12 @@ impl Invariants {
     /// Nothing goes wrong from now on.
     pub fn heal(&mut self, api: &ApiServer) {
         self.history.heal(api);
+    }
+
+    /// The monotonic clock of a controller counts so many milliseconds in a second from now on.
+    pub(crate) fn note_clock_rate(&mut self, rate: u64) {
+        self.history.note_clock_rate(rate);
+        self.forced.margin.note(rate);
     }
 
     /// A person has closed the circuit breaker.

@@ -1,21 +1,22 @@
 //! What Queues record of use, by which the namespaces of a Team take turns ([`FairnessShape`](crate::scenario::FairnessShape)).
 //!
 //! * A Queue says so only of a Team whose namespaces take turns, and only of a namespace in which a gang ever ran or waited.
-//! * It says so as of a time that has come, by the clock of whichever replica wrote it.
+//! * It says so as of a time that has come, by the clock of whichever replica wrote it: the latest that any may show.
 //! * In the end everything that was used has decayed, and no Queue says anything any more ([`left`]).
 
 use std::collections::BTreeSet;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use muster_api::Queue;
 
 use super::Violation;
-use crate::{api_server::ApiServer, controllers::MOST_SKEW_SECONDS, scenario::Scenario};
+use crate::{api_server::ApiServer, clock::Margin, scenario::Scenario};
 
 /// Namespaces that may have used anything.
 #[derive(Debug, Default)]
 pub(super) struct NamespaceUses {
     able: BTreeSet<String>,
+    pub(super) margin: Margin,
 }
 
 impl NamespaceUses {
@@ -28,6 +29,7 @@ impl NamespaceUses {
         let able = gangs.filter(|gang| takes_turns(&gang.team));
         Self {
             able: able.map(|gang| gang.namespace.clone()).collect(),
+            margin: Margin::default(),
         }
     }
 
@@ -41,8 +43,7 @@ impl NamespaceUses {
             let what = format!("namespace {namespace} is said to have used {recorded:?}");
             return Err(Violation::new("S6", what));
         }
-        let latest = now + SignedDuration::from_secs(MOST_SKEW_SECONDS);
-        if recorded.as_of.0 > latest {
+        if recorded.as_of.0 > self.margin.latest(now) {
             let what = format!("namespace {namespace} used {recorded:?}, and it is {now}");
             return Err(Violation::new("S10", what));
         }

@@ -19,6 +19,7 @@ use muster_api::{
 use super::{Violation, given_way::GivenWay, namespace_use::is_any_recorded};
 use crate::{
     api_server::{ApiServer, has_ended},
+    clock::Margin,
     owners::is_gated,
     scenario::{Scenario, TeamShape},
 };
@@ -43,6 +44,7 @@ pub(super) struct Preemptions {
     epoch: i64,
     healed_at: Option<Timestamp>,
     given_way: GivenWay,
+    pub(super) margin: Margin,
     /// The Team of each namespace, whether or not it has left it for a while.
     team_of: BTreeMap<String, String>,
     tally: BTreeMap<String, u64>,
@@ -232,7 +234,8 @@ impl Preemptions {
             self.count("preempted at a checkpoint");
         }
         let told = notice.as_ref().is_some_and(|notice| {
-            has_checkpoint || notice.since + SignedDuration::from_secs(notice.seconds) <= now
+            // A leader counts from when it saw what was stored, and one second more.
+            has_checkpoint || notice.since + self.margin.at_least(notice.seconds) <= now
         });
         if !told {
             let what = format!(

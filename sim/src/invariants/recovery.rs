@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{Node, Pod},
     resource::v1::{DeviceTaintRule, ResourceClaim, ResourceSlice},
@@ -26,7 +26,7 @@ use super::{
     moves::Moves,
     stalls::Stalls,
 };
-use crate::{api_server::ApiServer, scenario::Scenario, taints};
+use crate::{api_server::ApiServer, clock::Margin, scenario::Scenario, taints};
 
 /// The window of the circuit breaker, in seconds, as it ships.
 const WINDOW_SECONDS: i64 = 600;
@@ -58,9 +58,9 @@ struct Down {
 
 impl Down {
     /// Whether it was lost, by any time after that one.
-    fn is_lost_after(&self, time: Timestamp, now: Timestamp) -> bool {
+    fn is_lost_after(&self, time: Timestamp, now: Timestamp, margin: Margin) -> bool {
         let until = self.until.unwrap_or(now);
-        let lasts = self.since + SignedDuration::from_secs(SILENT_SECONDS) <= until;
+        let lasts = self.since + margin.at_least(SILENT_SECONDS) <= until;
         until >= time && (self.is_gone || lasts)
     }
 }
@@ -73,6 +73,7 @@ pub(super) struct Recoveries {
     holdings: Holdings,
     moves: Moves,
     stalls: Stalls,
+    pub(super) margin: Margin,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
     /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
@@ -232,7 +233,8 @@ impl Recoveries {
         };
         let mut down = intent.nodes.iter().filter_map(|node| self.down.get(node));
         let now = api.time();
-        if down.any(|down| down.iter().any(|down| down.is_lost_after(since, now))) {
+        let is_lost = |down: &Down| down.is_lost_after(since, now, self.margin);
+        if down.any(|down| down.iter().any(is_lost)) {
             return Ok(());
         }
         let what = format!(
@@ -262,7 +264,8 @@ impl Recoveries {
             return Err(Violation::new("S8", what));
         }
         let now = api.time();
-        let window = SignedDuration::from_secs(WINDOW_SECONDS);
+        // Of leaders each counts from when it saw what was committed.
+        let window = self.margin.at_least(WINDOW_SECONDS);
         self.evacuated.retain(|(at, _)| *at + window > now);
         self.evacuated.push((now, hit));
         let causes: Vec<&BTreeSet<String>> = self.evacuated.iter().map(|(_, hit)| hit).collect();

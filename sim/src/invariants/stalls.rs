@@ -2,6 +2,8 @@
 //!
 //! * **stalled** a gang is only if the pod of its first rank told the same for as long as the gang declared that it may, at any time;
 //! * **S10** and once for each time that it stood still: the next attempt has its own.
+//!
+//! A leader waits for a minute more. By a clock that is a tenth too fast that is longer still than what is declared here, which is far below ten minutes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -9,6 +9,8 @@ use crate::random::Random;
 pub(crate) const DRAINS: u64 = 0x6472_6169_6e73;
 /// The stream of [`Hardship::Stalls`].
 pub(crate) const STALLS: u64 = 0x7374_616c_6c73;
+/// The stream of clocks that go wrong.
+pub(crate) const CLOCKS: u64 = 0x636c_6f63_6b73;
 /// Of the seeds that may have such a hardship one in so many does: as much as elsewhere is to happen in the others.
 const ONE_IN: u64 = 4;
 /// Most gangs that stand still: where GPUs break no more nodes than two may be concerned within ten minutes, and the others

@@ -104,6 +104,8 @@ impl World {
                 self.controllers.freeze(Kind::DeviceTaintRule);
                 "the leader's watch of rules about devices stands still".to_owned()
             }),
+            Fault::ClockSkews => self.skew_clocks(),
+            Fault::ClockJumps => self.jump_clock(),
             Fault::NodeReboots => self.reboot_node(),
             Fault::SliceWatchLag => self.controllers.holder().map(|_| {
                 self.controllers.freeze(Kind::ResourceSlice);
@@ -155,7 +157,7 @@ impl World {
             .then_some(text)
     }
 
-    fn pick_node(&mut self) -> Option<String> {
+    pub(super) fn pick_node(&mut self) -> Option<String> {
         let names = self.nodes.keys().cloned().collect();
         self.random.pick(names)
     }

@@ -1,6 +1,7 @@
 //! The simulated cluster: everything that acts, one step at a time, in an order that the seed decides.
 
 mod breaking;
+mod clocks;
 mod draining;
 mod mishaps;
 mod passing;
@@ -11,13 +12,13 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
 use muster_api::{Breaker, Ledger, keys};
 use muster_cluster::object::ObjectKey;
 
 use crate::{
     api_server::{ApiServer, Informer, Precondition},
     claim_controller,
+    clock::wall,
     controllers::{self, Controllers},
     drivers::Drivers,
     faults::{Fault, Faults},
@@ -145,7 +146,7 @@ impl World {
     #[cfg(feature = "injected-bugs")]
     pub fn plant_about_faults(&mut self, bug: crate::drivers::FaultBug) {
         for drivers in self.drivers.values_mut() {
-            drivers.plant_about_faults(Some(bug));
+            drivers.plant_about_faults(bug);
         }
     }
 
@@ -177,7 +178,12 @@ impl World {
     fn may_happen(&self, fault: Fault) -> bool {
         let is_of_machines = matches!(
             fault,
-            Fault::GpuBreaks | Fault::NodeReboots | Fault::RankFails | Fault::DriverCrash
+            Fault::GpuBreaks
+                | Fault::NodeReboots
+                | Fault::RankFails
+                | Fault::DriverCrash
+                | Fault::ClockSkews
+                | Fault::ClockJumps
         );
         is_of_machines || !self.is_away(breaking::API_SERVER)
     }
@@ -246,6 +252,7 @@ impl World {
         self.take_promotions_back();
         self.invariants.heal(&self.api);
         self.controllers.heal(&self.api);
+        self.mend_clocks();
         self.drivers.values_mut().for_each(Drivers::heal);
         for kubelet in self.kubelets.values_mut() {
             kubelet.paused_until = 0;
@@ -337,13 +344,6 @@ impl World {
         .unwrap_or(IDLE_MILLISECONDS)
         .min(IDLE_MILLISECONDS)
     }
-}
-
-/// The time of day: runs begin at the same moment, for ever.
-fn wall(now: u64) -> Timestamp {
-    const BEGINNING_SECONDS: i64 = 1_790_000_000;
-    let since = SignedDuration::from_millis(i64::try_from(now).unwrap_or_default());
-    Timestamp::from_second(BEGINNING_SECONDS).unwrap_or_default() + since
 }
 
 /// What an administrator sets up, and what nodes and drivers say of themselves.

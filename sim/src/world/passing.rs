@@ -72,61 +72,66 @@ impl World {
             _ => (1_000, 60_000),
         };
         let until = self.now + self.random.between(least, most);
-        self.passing.insert((fault, name.clone()), until);
+        self.befall(fault, &name, until)
+    }
+
+    /// A fault that passes happens to that until then.
+    pub(super) fn befall(&mut self, fault: Fault, name: &str, until: u64) -> Option<String> {
+        self.passing.insert((fault, name.to_owned()), until);
         let told = match fault {
             Fault::LeaveTeam => {
-                self.label(&name, false);
+                self.label(name, false);
                 format!("namespace {name} leaves its Team")
             }
             Fault::LowerQuota => {
-                let left = self.lower_quota(&name)?;
+                let left = self.lower_quota(name)?;
                 let (nominal, product) = (left.nominal_gpus, left.product.name());
                 format!("team {name} is guaranteed {nominal} {product} only")
             }
             Fault::Cordon => {
-                self.cordon(&name, true);
+                self.cordon(name, true);
                 format!("{name} is cordoned")
             }
             Fault::NotReady => {
-                self.set_ready(&name, false);
-                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                self.set_ready(name, false);
+                if let Some(kubelet) = self.kubelets.get_mut(name) {
                     kubelet.paused_until = until;
                 }
                 format!("{name} is not Ready, and its kubelet does nothing")
             }
             Fault::NodeMadeAgain => {
-                self.remove_node(&name);
+                self.remove_node(name);
                 format!("Node {name} is deleted, and what runs there lives on")
             }
             Fault::MachineLost => {
-                self.lose_machine(&name);
-                self.remove_node(&name);
+                self.lose_machine(name);
+                self.remove_node(name);
                 format!("the machine {name} is lost, and Node {name} deleted")
             }
             Fault::SuspendJob => {
-                self.owners.suspend(&name, true, &mut self.api);
+                self.owners.suspend(name, true, &mut self.api);
                 format!("{name} is suspended by its user")
             }
             Fault::ImageMissing => {
-                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                if let Some(kubelet) = self.kubelets.get_mut(name) {
                     kubelet.lacks_images = true;
                 }
                 format!("{name}: images of new pods never arrive")
             }
             Fault::MachineDies => {
-                self.lose_machine(&name);
-                self.set_ready(&name, false);
+                self.lose_machine(name);
+                self.set_ready(name, false);
                 format!("the machine {name} dies")
             }
             Fault::HoldTeam => {
-                self.stop_team(&name, Stop::Hold);
+                self.stop_team(name, Stop::Hold);
                 format!("team {name} is held")
             }
             Fault::DrainTeam => {
-                self.stop_team(&name, Stop::HoldAndDrain);
+                self.stop_team(name, Stop::HoldAndDrain);
                 format!("team {name} is held and drained")
             }
-            Fault::GpuBreaks => self.break_gpu(&name)?,
+            Fault::GpuBreaks => self.break_gpu(name)?,
             Fault::RecoveryObserves => {
                 self.set_recovery_mode(Mode::Observe);
                 "recovery only observes".to_owned()
@@ -139,27 +144,27 @@ impl World {
                 format!("{name} cannot be reached")
             }
             Fault::PodsHang => {
-                self.set_kills_nothing(&name, true);
+                self.set_kills_nothing(name, true);
                 format!("{name}: no container that is told to end does")
             }
             Fault::KubeletSilent => {
-                self.set_ready(&name, false);
-                if let Some(kubelet) = self.kubelets.get_mut(&name) {
+                self.set_ready(name, false);
+                if let Some(kubelet) = self.kubelets.get_mut(name) {
                     kubelet.paused_until = until;
                 }
                 format!("{name}: the kubelet is silent, and what runs there lives on")
             }
             Fault::MachineOff => {
-                self.lose_machine(&name);
-                self.set_ready(&name, false);
-                self.set_out_of_service(&name, true);
+                self.lose_machine(name);
+                self.set_ready(name, false);
+                self.set_out_of_service(name, true);
                 format!("the machine {name} is switched off, and out of service")
             }
             Fault::DrainNode => {
-                self.drain_node(&name, true);
+                self.drain_node(name, true);
                 format!("{name} is drained")
             }
-            Fault::DrainDevice => self.drain_device(&name)?,
+            Fault::DrainDevice => self.drain_device(name)?,
             _ => return None,
         };
         Some(format!("{told}, for a while"))

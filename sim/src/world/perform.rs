@@ -9,7 +9,6 @@ use muster_cluster::object::Kind;
 use super::{
     World,
     turns::{Step, Who},
-    wall,
 };
 use crate::{
     api_server::{ApiServer, Precondition, Stored},
@@ -105,7 +104,6 @@ impl World {
             let stale = self.controllers.is_stale(step, &self.api);
             self.note_met(effect, mishap, stale);
         }
-        let wall = wall(self.now);
         // What a lost Ledger said is committed again, whoever leads.
         let is_lost = !self
             .api
@@ -122,7 +120,7 @@ impl World {
         let pods = self.api.watch(Kind::Pod);
         let told = self
             .controllers
-            .perform(step, self.now, wall, &mut self.api, mishap);
+            .perform(step, self.now, &mut self.api, mishap);
         if let Some(told) = told {
             self.trace.note(self.now, told);
         }

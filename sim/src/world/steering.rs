@@ -12,6 +12,7 @@ use super::{Step, Steps, World, turns::ACTORS};
 use crate::{
     api_server::{Precondition, Stored, key},
     drivers::Instance,
+    faults::Fault,
     invariants::Violation,
     owners,
 };
@@ -192,6 +193,12 @@ impl World {
         if let Some(node) = self.nodes.get_mut(node) {
             node.faults.mend();
         }
+    }
+
+    /// A fault that passes happens to that node, Team, or whatever it is of: until that time, or until everything heals.
+    pub fn strike(&mut self, fault: Fault, name: &str, until: u64) {
+        let told = self.befall(fault, name, until);
+        self.note(&told.unwrap_or_else(|| format!("{fault:?} of {name} comes to nothing")));
     }
 
     /// The newest instance of a node's driver, if one runs.
