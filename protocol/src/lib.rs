@@ -81,4 +81,4 @@ pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;
 pub use machine::{BreakerState, Machine};
-pub use muster_engine::recovery::{BreakerLimits, ForcePolicy};
+pub use muster_engine::recovery::{BreakerLimits, ForcePolicy, ResetLimits};
