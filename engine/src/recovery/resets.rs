@@ -204,9 +204,12 @@ impl ResetTurns {
         self.is_unjudged = false;
     }
 
-    /// Whether more nodes want a reset than were judged.
-    pub fn is_unjudged(&self) -> bool {
-        self.is_unjudged
+    /// Whether it is to be judged now how many nodes want a reset: one has waited long enough, and there is a place, or more want it than were judged.
+    /// Not before: a false alarm comes from one node after the other, and how many they are is known once all have told.
+    pub fn is_to_be_judged(&self, limits: ResetLimits, now_seconds: u64) -> bool {
+        let may_be_given = self.places.len() < limits.most_nodes;
+        let has_patient = || self.patient(limits, now_seconds).next().is_some();
+        limits.most_nodes > 0 && (may_be_given || self.is_unjudged) && has_patient()
     }
 
     /// Whether a node has leave.
@@ -360,12 +363,18 @@ mod tests {
         for node in [5, 3, 4] {
             turns.note(&name(node), seen(Some(true), None), 101);
         }
-        assert!(turns.is_unjudged());
         assert_eq!(turns.due(LIMITS, 129), names(&[]));
+        assert!(!turns.is_to_be_judged(LIMITS, 129));
+        assert!(turns.is_to_be_judged(LIMITS, 130));
         assert_eq!(turns.next_due(LIMITS, 129), Some(130));
         assert_eq!(turns.due(LIMITS, 130), names(&[0]));
         assert_eq!(give(&mut turns, 131), names(&[0, 3]));
-        assert!(!turns.is_unjudged());
+        assert!(!turns.is_to_be_judged(LIMITS, 131), "no place is free");
+        turns.note(&name(6), seen(Some(true), None), 131);
+        assert!(turns.is_to_be_judged(LIMITS, 131), "one more wants it");
+        turns.note(&name(6), seen(Some(false), None), 131);
+        turns.choose(names(&[]));
+        assert!(!turns.is_to_be_judged(LIMITS, 131));
         assert!(turns.has_leave(&name(0)) && !turns.has_leave(&name(4)));
         assert_eq!(turns.wanting().count(), 4);
         assert_eq!(turns.under_way().count(), 2);

@@ -74,11 +74,9 @@ pub(crate) fn wanting(context: PollContext<'_>) -> BTreeSet<NodeName> {
 
 /// Whether it is to be judged now how many nodes want a reset.
 pub(crate) fn are_to_be_judged(context: PollContext<'_>) -> bool {
-    let resets = context.resets;
-    if resets.is_empty() || context.config.recovery.resets.most_nodes == 0 {
-        return false;
-    }
-    held_back(context).is_none() && (resets.is_unjudged() || !due(context).is_empty())
+    let limits = context.config.recovery.resets;
+    let now = context.now.monotonic_seconds;
+    context.resets.is_to_be_judged(limits, now) && held_back(context).is_none()
 }
 
 /// The nodes that are next to have leave.
