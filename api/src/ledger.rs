@@ -39,8 +39,8 @@ pub struct LedgerSpec {
     /// What is committed and not yet fully carried out, in the order of commitment. There are no totals.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub intents: Vec<Intent>,
-    /// For which nodes gangs were evicted lately though nothing was proved, and whether that was too much. It is written by the same
-    /// write that commits the evictions.
+    /// For which nodes gangs were evicted lately though nothing was proved, which were given leave to reset GPUs, and whether that was too
+    /// much. It is written by the same write that commits the evictions, and before any leave.
     #[serde(default, skip_serializing_if = "Breaker::is_untouched")]
     pub breaker: Breaker,
 }
@@ -49,7 +49,8 @@ pub struct LedgerSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Breaker {
-    /// Nodes for which gangs were evicted, as far as they may count still; ascending by name.
+    /// Nodes for which gangs were evicted, or that were given leave to reset GPUs, as far as they may count still;
+    /// ascending by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub drained: Vec<EvacuatedNode>,
     /// Nodes of first ranks of gangs that were evicted for making no progress.
@@ -71,7 +72,7 @@ impl Breaker {
     }
 }
 
-/// A node for which gangs were evicted.
+/// A node that was evacuated, or was given leave to reset GPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct EvacuatedNode {

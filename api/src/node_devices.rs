@@ -84,7 +84,7 @@ pub struct NodeDevicesSpec {
 pub enum Remediation {
     /// Those that have a fault, and that nothing uses.
     Allowed,
-    /// None: what is done about faults is only told, or the circuit breaker is open.
+    /// None: what is done about faults is only told, the circuit breaker is open, or other nodes have their turn.
     Withheld,
 }
 

@@ -12,11 +12,13 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::Time,
 };
-use muster_api::{Gang, Ledger, Reason, keys};
-use muster_protocol::{Config, Mode};
+use muster_api::{
+    Gang, GpuFault, Ledger, NodeDevices, NodeDevicesStatus, Reason, Remediation, keys,
+};
+use muster_protocol::{Config, Mode, ResetLimits};
 
 use crate::{
-    cluster::{BEGIN_SECONDS, Cluster, node_name},
+    cluster::{BEGIN_SECONDS, Cluster, device_name, node_name},
     progress::Progress,
     world::{World, config},
 };
@@ -245,5 +247,120 @@ fn s9_a_false_alarm_that_comes_node_by_node_ends_no_more_than_the_breaker_allows
         assert_eq!((alarmed.get(gang), *times), (Some(&1), 1), "{gang}");
     }
     assert_eq!(pods(&world) + evicted.0.len(), before, "pods");
+    Ok(())
+}
+
+/// The driver of the node tells that its GPU has to be reset, or that nothing is wrong.
+fn tell_fault(world: &mut World, node: &str, is_faulty: bool) -> Result<()> {
+    let fault = GpuFault {
+        device: device_name(GPU),
+        gpu: format!("GPU-{node}-{GPU}"),
+        class: "Reset".to_owned(),
+        ..GpuFault::default()
+    };
+    let faults = is_faulty.then_some(fault).into_iter().collect();
+    world.change::<NodeDevices>(("", node), |devices| {
+        let status = devices.status.take().unwrap_or_default();
+        devices.status = Some(NodeDevicesStatus {
+            faults: Some(faults),
+            ..status
+        });
+    })
+}
+
+/// The nodes that are told anything about resets, and whether they may.
+fn told(world: &World) -> BTreeMap<String, bool> {
+    let devices = world.api().list::<NodeDevices>();
+    let told = devices.filter_map(|devices| {
+        let told = devices.spec.remediation?;
+        let node = devices.metadata.name.clone()?;
+        Some((node, told == Remediation::Allowed))
+    });
+    told.collect()
+}
+
+fn tainted_slices(world: &World) -> usize {
+    let slices = world.api().list::<ResourceSlice>();
+    let is_tainted = |slice: &&ResourceSlice| {
+        let mut devices = slice.spec.devices.iter().flatten();
+        devices.any(|device| device.taints.is_some())
+    };
+    slices.filter(is_tainted).count()
+}
+
+/// Nobody is evicted for them, so nothing else than the wish for a reset tells of the alarm.
+#[test]
+fn s9_a_false_alarm_on_1500_nodes_that_are_idle_opens_the_breaker_and_resets_nothing() -> Result<()>
+{
+    let cluster = Cluster::idle(NODES, 1, Vec::new());
+    let mut world = at_rest(&cluster)?;
+    let mut evicted = Evicted::default();
+    let begun = world.spent();
+    for node in 0..NODES {
+        break_gpu(&mut world, node)?;
+        tell_fault(&mut world, &node_name(node), true)?;
+    }
+    let seconds = 2 * ResetLimits::SHIPPED.patience_seconds;
+    for _ in 0..seconds {
+        pass_a_second(&mut world, &mut evicted)?;
+        assert_eq!(told(&world), BTreeMap::new());
+    }
+    let took = world.spent().saturating_sub(begun);
+    println!("false alarm on {NODES} idle nodes: {took:?} of the machine");
+    assert_eq!(breaker(&world)?, (true, 0));
+    let message = ledger(&world)?.spec.breaker.message.clone();
+    let message = message.context("it says nothing")?;
+    assert!(
+        message.starts_with("1500 of 1500 nodes want GPUs reset"),
+        "{message}"
+    );
+    // No time closes it, and nothing new is placed there all the while.
+    world.wait(3_600);
+    for _ in 0..LIMIT_SECONDS {
+        pass_a_second(&mut world, &mut evicted)?;
+    }
+    assert_eq!(breaker(&world)?, (true, 0));
+    assert_eq!(told(&world), BTreeMap::new());
+    assert_eq!(tainted_slices(&world), NODES, "taints");
+    assert!(took < LIMIT, "{took:?}");
+    Ok(())
+}
+
+#[test]
+fn of_50_of_1500_nodes_that_want_a_reset_no_more_than_five_are_at_it_at_a_time_and_all_come_to_it()
+-> Result<()> {
+    const WANTING: usize = 50;
+    /// How long a reset takes, in seconds.
+    const RESET_SECONDS: usize = 10;
+    let cluster = Cluster::idle(NODES, 1, Vec::new());
+    let mut world = at_rest(&cluster)?;
+    let mut evicted = Evicted::default();
+    for node in 0..WANTING {
+        tell_fault(&mut world, &node_name(node), true)?;
+    }
+    let mut at_it: BTreeMap<String, usize> = BTreeMap::new();
+    let (mut done, mut seconds) = (0, 0);
+    while done < WANTING {
+        ensure!(seconds < 40 * WANTING, "{done} are done in {seconds} s");
+        pass_a_second(&mut world, &mut evicted)?;
+        seconds += 1;
+        let told = told(&world);
+        let allowed = told.iter().filter(|(_, may)| **may);
+        let allowed: Vec<&String> = allowed.map(|(node, _)| node).collect();
+        assert!(
+            allowed.len() <= ResetLimits::SHIPPED.most_nodes,
+            "{allowed:?}"
+        );
+        for node in allowed {
+            let taken = at_it.entry(node.clone()).or_default();
+            *taken += 1;
+            if *taken == RESET_SECONDS {
+                tell_fault(&mut world, node, false)?;
+                done += 1;
+            }
+        }
+    }
+    println!("{WANTING} of {NODES} nodes were reset within {seconds} s");
+    assert_eq!(breaker(&world)?, (false, WANTING));
     Ok(())
 }

@@ -193,13 +193,13 @@ impl ControllerMetrics {
             );
             registry.register(
                 "breaker_open",
-                "1 while nothing is evicted for faults and silent nodes, because there were too many, until a person closes the \
-                 circuit breaker",
+                "1 while nothing is evicted for faults and silent nodes, and nothing reset, because there were too many, until a person \
+                 closes the circuit breaker",
                 all.breaker_open.clone(),
             );
             registry.register(
                 "drained_nodes",
-                "Nodes for whose faults or silence gangs were evicted within the window of the circuit breaker",
+                "Nodes for whose faults or silence gangs were evicted, or that might reset GPUs, within the window of the circuit breaker",
                 all.drained_nodes.clone(),
             );
             registry.register(
@@ -240,8 +240,8 @@ impl ControllerMetrics {
         let is_open = i64::from(breaker.is_open);
         if self.breaker_open.set(is_open) < is_open {
             tracing::warn!(
-                "the circuit breaker is open: nothing is evicted for faults and silent nodes any more; look whether they are real, \
-                 then run `muster-controller reset-breaker`"
+                "the circuit breaker is open: nothing is evicted for faults and silent nodes any more, and no GPU reset; look whether \
+                 they are real, then run `muster-controller reset-breaker`"
             );
         }
     }

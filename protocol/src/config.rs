@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use muster_cluster::index;
 use muster_engine::{
     self as engine,
-    recovery::{BreakerLimits, ForcePolicy},
+    recovery::{BreakerLimits, ForcePolicy, ResetLimits},
 };
 
 /// Whether Muster decides, or only shows what it would decide.
@@ -46,10 +46,12 @@ pub struct Recovery {
     pub retry_pause_seconds: u32,
     /// The longest such pause, in seconds; never less than the first.
     pub most_retry_pause_seconds: u32,
-    /// How many nodes may be evacuated within the window.
+    /// How many nodes may be evacuated, or have GPUs reset, within the window.
     pub breaker: BreakerLimits,
     /// The window, in seconds.
     pub breaker_window_seconds: u64,
+    /// How many nodes may have GPUs reset at the same time.
+    pub resets: ResetLimits,
     /// What is done about gangs on what a person drains.
     pub on_cordon: OnCordon,
     /// For how long what an attempt held is kept for its gang after it ended by a fault or the like, in seconds; with 0 nothing is.
@@ -86,6 +88,7 @@ impl Default for Recovery {
             most_retry_pause_seconds: 1_800,
             breaker: BreakerLimits::SHIPPED,
             breaker_window_seconds: 600,
+            resets: ResetLimits::SHIPPED,
             on_cordon: OnCordon::Nothing,
             keep_seconds: 600,
         }

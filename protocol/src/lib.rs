@@ -43,7 +43,7 @@
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
 //!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
-//! * `faults`: faults of devices, whom they reach, and how many nodes may be evacuated for them.
+//! * `faults`: faults of devices, whom they reach, how many nodes may be evacuated for them, and which may reset GPUs.
 //! * `drains`: gangs on what a person drains by hand; `disruptions`: ranks that somebody else takes.
 //! * `stalls`: gangs that make no progress though all that they hold is well.
 //! * `nodes`: nodes that fall silent, are lost, come back, or are gone for good.
@@ -81,4 +81,4 @@ pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;
 pub use machine::{BreakerState, Machine};
-pub use muster_engine::recovery::{BreakerLimits, ForcePolicy};
+pub use muster_engine::recovery::{BreakerLimits, ForcePolicy, ResetLimits};

@@ -762,6 +762,7 @@ impl Machine {
         let wake = Cell::new(None);
         for name in std::mem::take(&mut self.news.nodes) {
             self.note_health(&name, now);
+            self.note_reset(&name, now);
             self.agenda.node(&name);
             for key in self.plans.on_node(&name) {
                 self.agenda.gang(key);
@@ -778,6 +779,7 @@ impl Machine {
         }
         for name in std::mem::take(&mut self.news.node_devices) {
             self.note_health(&name, now);
+            self.note_reset(&name, now);
             let devices = self.index.node_devices(&name).map(AsRef::as_ref);
             for named in self.permits.read(&name, devices) {
                 self.note_permit(&named);

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use muster_engine as engine;
+use muster_engine::{self as engine, recovery::ResetTurns};
 
 use crate::{
     ApiRequest, Config, Effect, EffectId, ExitReason, Mode, Now, Outcome,
@@ -51,11 +51,11 @@ use muster_cluster::{
 /// The circuit breaker as it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BreakerState {
-    /// Nodes that gangs were evicted for within the window.
+    /// Nodes that gangs were evicted for, or that were given leave to reset GPUs, within the window.
     pub evacuated_nodes: usize,
     /// How many may be.
     pub most_nodes: usize,
-    /// Whether it is open: nothing is evicted without proof until a person closes it.
+    /// Whether it is open: nothing is evicted without proof, and no GPU reset, until a person closes it.
     pub is_open: bool,
 }
 
@@ -88,6 +88,7 @@ pub struct Machine {
     pub(crate) disruptions: Disruptions,
     pub(crate) forcing: Forcing,
     pub(crate) breaker: BreakerView,
+    pub(crate) resets: ResetTurns,
     pub(crate) plans: Plans,
     pub(crate) permits: PermitTable,
     pub(crate) suspensions: Suspensions,
@@ -135,6 +136,7 @@ impl Machine {
             disruptions: Disruptions::default(),
             forcing: Forcing::default(),
             breaker: BreakerView::default(),
+            resets: ResetTurns::default(),
             plans: Plans::default(),
             permits: PermitTable::default(),
             suspensions: Suspensions::default(),
@@ -271,6 +273,7 @@ impl Machine {
             self.capacity.next_due().filter(|_| self.shows_use()),
             self.ledger_check.next_due(),
             self.store_check.next_due(),
+            self.resets.next_due(self.config.recovery.resets, now),
             // Not before something may be decided: it is tried a second later, not at once.
             self.feed.explains_again_at().map(|at| at.max(now + 1)),
             Some(self.resync.next_due(now)),
@@ -462,6 +465,7 @@ impl Machine {
             disruptions: &self.disruptions,
             forcing: &self.forcing,
             breaker: &self.breaker,
+            resets: &self.resets,
             newest: &self.newest,
             bugs: self.bugs,
             epoch,
@@ -483,6 +487,7 @@ impl Machine {
         {
             return;
         }
+        self.give_turns(epoch, now);
         self.undo_uncommitted();
         let holds = self.feed.apply_holds(&mut self.index, self.bugs);
         let wake = Cell::new(None);
@@ -577,6 +582,9 @@ impl Machine {
             }
         }
         self.feed.note_committed(commit.committed);
+        if let Some(nodes) = commit.to_reset {
+            self.resets.choose(nodes);
+        }
         if !is_charge_unknown {
             self.feed.note_proposing(commit.proposing);
         }

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use muster_api::Gang;
-use muster_engine as engine;
+use muster_engine::{self as engine, recovery::ResetTurns};
 
 use crate::{
     Config, Now,
@@ -52,6 +52,7 @@ pub(crate) struct PollContext<'a> {
     pub(crate) disruptions: &'a Disruptions,
     pub(crate) forcing: &'a Forcing,
     pub(crate) breaker: &'a BreakerView,
+    pub(crate) resets: &'a ResetTurns,
     pub(crate) newest: &'a NewestLeader,
     pub(crate) bugs: InjectedBugs,
     /// The epoch of this leadership.

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use muster_cluster::index;
-use muster_protocol::{BreakerLimits, ForcePolicy, OnCordon, Recovery};
+use muster_protocol::{BreakerLimits, ForcePolicy, OnCordon, Recovery, ResetLimits};
 
 use super::run::ModeArg;
 
@@ -115,8 +115,8 @@ pub struct RecoveryArgs {
     )]
     pub force_after_seconds: u32,
 
-    /// Share of the nodes with devices for which gangs are evicted at most within the window, in percent; two nodes always. Where more would
-    /// be, the circuit breaker opens, and nothing is evicted any more until a person closes it.
+    /// Share of the nodes with devices for which gangs are evicted, or on which GPUs are reset, at most within the window, in percent; two nodes
+    /// always. Where more would be, the circuit breaker opens, and nothing is evicted or reset any more until a person closes it.
     #[arg(
         long,
         env = "MUSTER_BREAKER_SHARE_PERCENT",
@@ -133,6 +133,24 @@ pub struct RecoveryArgs {
         value_parser = clap::value_parser!(u32).range(1..)
     )]
     pub breaker_window_seconds: u32,
+
+    /// On how many nodes GPUs may be reset at the same time. With 0 none is, and no fault counts for the circuit breaker for that: so it is where
+    /// drivers have no command for it.
+    #[arg(
+        long,
+        env = "MUSTER_MOST_NODES_RESETTING",
+        default_value_t = ResetLimits::SHIPPED.most_nodes
+    )]
+    pub most_nodes_resetting: usize,
+
+    /// How long the command may take by which drivers reset GPUs, in seconds: a node that may not any more counts for as long as one that was begun.
+    #[arg(
+        long,
+        env = "MUSTER_RESET_DEADLINE_SECONDS",
+        default_value_t = 120,
+        value_parser = limit_seconds(1)
+    )]
+    pub reset_deadline_seconds: u32,
 
     /// What is done about gangs on nodes that are cordoned, and on nodes and devices that are drained by hand: nothing, or they are moved whole
     /// if they have a place elsewhere, and budgets of disruption hold `kubectl drain` off meanwhile.
@@ -170,6 +188,11 @@ impl RecoveryArgs {
                 ..BreakerLimits::SHIPPED
             },
             breaker_window_seconds: self.breaker_window_seconds.into(),
+            resets: ResetLimits {
+                most_nodes: self.most_nodes_resetting,
+                run_out_seconds: ResetLimits::run_out_seconds(self.reset_deadline_seconds.into()),
+                ..ResetLimits::SHIPPED
+            },
             on_cordon: self.on_cordon.into(),
             keep_seconds: self.recovery_keep_seconds.into(),
         }
@@ -202,6 +225,8 @@ mod tests {
             "--recovery-mode=Enforce",
             "--breaker-share-percent=5",
             "--breaker-window-seconds=60",
+            "--most-nodes-resetting=0",
+            "--reset-deadline-seconds=600",
             "--on-cordon=Move",
             "--recovery-keep-seconds=0",
         ];
@@ -209,11 +234,16 @@ mod tests {
         assert_eq!(recovery.mode, Mode::Enforce);
         assert_eq!(recovery.breaker.most_nodes(100), 5);
         assert_eq!(recovery.breaker_window_seconds, 60);
+        assert_eq!(recovery.resets.most_nodes, 0);
+        assert_eq!(recovery.resets.run_out_seconds, 660);
         assert_eq!(recovery.on_cordon, OnCordon::Move);
         assert_eq!(recovery.keep_seconds, 0);
         for flag in [
             "--breaker-share-percent=101",
             "--breaker-window-seconds=0",
+            "--most-nodes-resetting=-1",
+            "--reset-deadline-seconds=0",
+            "--reset-deadline-seconds=86401",
             "--on-cordon=Evict",
             "--recovery-keep-seconds=86401",
         ] {

@@ -26,7 +26,10 @@ use crate::{
     admission::plan::Plan,
     admission::preempt,
     admission::record::{self, bytes},
-    faults::breaker::{self, StalledRoom},
+    faults::{
+        breaker::{self, StalledRoom},
+        resets,
+    },
     feed::waiting,
     leadership::ledger_recovery,
     objects::{gang_key, gang_object, key_of},
@@ -72,6 +75,8 @@ pub(crate) struct Commit {
     pub(crate) is_full: bool,
     /// Gangs whose eviction has to wait, and that are to be looked at again.
     pub(crate) held_back: Vec<GangKey>,
+    /// The nodes that may reset GPUs once it is seen; `None`: it was not judged who may.
+    pub(crate) to_reset: Option<BTreeSet<engine::NodeName>>,
 }
 
 /// An admission that is to be committed.
@@ -106,8 +111,10 @@ pub(crate) fn commit(context: PollContext<'_>, wanted: Vec<Wanted>, again: Vec<I
         intents: mut evicts,
         breaker,
         held_back,
+        to_reset,
     } = evicts(context);
     commit.held_back = held_back;
+    commit.to_reset = to_reset;
     if wanted.is_empty()
         && again.is_empty()
         && evicts.is_empty()
@@ -350,17 +357,21 @@ struct Evicts {
     breaker: Option<Breaker>,
     /// Gangs that make no progress, on more nodes than may be concerned at a time.
     held_back: Vec<GangKey>,
+    /// The nodes that may reset GPUs; `None`: that was not judged, or is too much.
+    to_reset: Option<BTreeSet<engine::NodeName>>,
 }
 
 /// The Evicts that enter the Ledger now: those that their own room has room for, and one that is larger than all of it. Its nodes
 /// are what it takes: 4,096 of them at most. None keeps another from entering that has room. Those of gangs that make no progress enter on as many
 /// nodes as may be concerned at a time, Team by Team. Where the nodes that would be evacuated without proof are too
 /// many, counted together, none of their evictions enters, and the circuit breaker opens; where that hangs on answers of the store, they are waited for.
+/// Nodes that want a reset count with them, and those that may begin are recorded by the same write.
 fn evicts(context: PollContext<'_>) -> Evicts {
     let room = context.config.evict_bytes;
     let mut evicts = Evicts::default();
     // Asked in each poll, and nearly always there is none.
-    if context.views.to_evict().next().is_none() {
+    let are_resets_judged = resets::are_to_be_judged(context);
+    if context.views.to_evict().next().is_none() && !are_resets_judged {
         return evicts;
     }
     let due = evictions_in_turns(context);
@@ -371,7 +382,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         .filter_map(|&(_, cause, plan)| evacuates(cause, plan));
     let wanted: BTreeSet<String> = governed.flatten().collect();
     let judged = breaker::judge(context, &wanted);
-    let opens = judged.err().filter(|_| !wanted.is_empty());
+    let opens = judged.err();
+    let opens = opens.filter(|_| !wanted.is_empty() || are_resets_judged);
     let is_halted = context.breaker.halt_text().is_some();
     let is_held_back = opens.is_some() || is_halted || breaker::awaits_answers(context, &wanted);
     let mut evacuated = BTreeSet::new();
@@ -425,6 +437,11 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         evicts.intents.insert(key.clone(), intent);
     }
     let opens = opens.filter(|_| !is_halted);
+    if are_resets_judged && !is_held_back {
+        let due = resets::due(context);
+        evacuated.extend(due.iter().map(ToString::to_string));
+        evicts.to_reset = Some(due);
+    }
     if opens.is_some() || !evacuated.is_empty() || !stalled.is_empty() {
         evicts.breaker = Some(breaker::after(context, &evacuated, &stalled, opens));
     }

@@ -1,7 +1,9 @@
-//! How many nodes gangs were evicted for within a window, as the Ledger records it, and whether that was too much.
+//! How many nodes gangs were evicted for, or were given leave to reset GPUs, within a window, as the Ledger records it, and whether that was too
+//! much.
 //!
 //! **One write.** What is evacuated is recorded by the very write that commits the evictions, conditional on the Ledger as it was seen. So of
-//! two leaders one conflicts, with its evictions and with its count; nothing is evacuated that is not counted, and nothing counted twice.
+//! two leaders one conflicts, with its evictions and with its count; nothing is evacuated that is not counted, and nothing counted twice. Leave to
+//! reset GPUs is given after the record of it was seen ([`super::resets`]).
 //!
 //! **Who else writes**: a person, by `muster-controller reset-breaker`, conditional on the same version. Whoever comes second sees what the
 //! other wrote.
@@ -20,11 +22,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_api::{Breaker, EvacuatedNode, Ledger, Reason};
 use muster_engine::{
     self as engine, NodeName,
-    recovery::{BreakerWindow, TooManyNodes},
+    recovery::{BreakerWindow, TooManyNodes, WantedNodes},
 };
 
 use crate::{
-    Now, admission::plan::Plan, faults::held, injected_bug::InjectedBug, nodes::loss,
+    Now,
+    admission::plan::Plan,
+    faults::{held, resets},
+    injected_bug::InjectedBug,
+    nodes::loss,
     poll_context::PollContext,
 };
 
@@ -95,7 +101,8 @@ impl BreakerView {
         !std::mem::replace(&mut self.is_dropped, true)
     }
 
-    /// Why nothing is evicted without proof, whatever the mode, for people: it is open, or nobody could say how many nodes were evacuated.
+    /// Why nothing is evicted without proof, and nothing reset, whatever the mode, for people: it is open, or nobody could say how many nodes were
+    /// evacuated.
     pub(crate) fn halt_text(&self) -> Option<String> {
         if self.is_dropped {
             return Some(
@@ -111,9 +118,24 @@ impl BreakerView {
         ))
     }
 
-    /// The nodes that were evacuated within so many seconds.
+    /// The nodes that were evacuated, or were given leave to reset GPUs, within so many seconds.
     pub(crate) fn evacuated(&self, window_seconds: u64, now: u64) -> BTreeSet<NodeName> {
         self.window.evacuated(window_seconds, now)
+    }
+
+    /// Whether the record names the node.
+    pub(crate) fn has_recorded(&self, node: &NodeName) -> bool {
+        let mut recorded = self.record.drained.iter();
+        recorded.any(|recorded| recorded.node == node.as_str())
+    }
+
+    /// What the record says of the node counts from now on: a reset may have been under way until now. The next leader counts it from when it sees
+    /// the record first.
+    pub(crate) fn renew(&mut self, node: &NodeName, now: u64) {
+        let recorded = self.record.drained.iter();
+        for recorded in recorded.filter(|recorded| recorded.node == node.as_str()) {
+            self.window.renew(entry(recorded), now);
+        }
     }
 }
 
@@ -192,7 +214,7 @@ pub(crate) fn stalls_on(plan: &Plan, reason: Reason) -> Option<&str> {
     (reason == Reason::NoProgress).then_some(first.node.name.as_str())
 }
 
-/// Whether these nodes may be evacuated beside those that were.
+/// Whether these nodes may be evacuated, and all reset that want it, beside those that were and those that are at it.
 pub(crate) fn judge(
     context: PollContext<'_>,
     wanted: &BTreeSet<String>,
@@ -205,7 +227,11 @@ pub(crate) fn judge(
     if context.bugs.has(InjectedBug::EvacuatedNotCounted) {
         evacuated.clear();
     }
-    let wanted = wanted.iter().map(|node| node.as_str().into()).collect();
+    evacuated.extend(context.resets.under_way().cloned());
+    let wanted = WantedNodes {
+        evacuated: wanted.iter().map(|node| node.as_str().into()).collect(),
+        reset: resets::wanting(context),
+    };
     let nodes = context.health.nodes_with_devices();
     recovery.breaker.judge(nodes, &evacuated, &wanted)
 }
@@ -224,7 +250,8 @@ pub(crate) fn pruned(context: PollContext<'_>) -> Breaker {
     after(context, &none, &none, None)
 }
 
-/// The record as it is after gangs were evicted for these nodes, and it was opened perhaps. What does not count any more is left out.
+/// The record as it is after gangs were evicted for these nodes or they were given leave to reset GPUs, and it was opened perhaps. What does not
+/// count any more is left out, but for nodes on which a reset may be under way: they are in it for as long as that may be.
 pub(crate) fn after(
     context: PollContext<'_>,
     evacuated: &BTreeSet<String>,
@@ -239,9 +266,15 @@ pub(crate) fn after(
     // The API server keeps whole seconds.
     let wall = Timestamp::from_second(context.now.wall.as_second());
     let wall = Time(wall.unwrap_or(context.now.wall));
-    let added = |counted: &BreakerWindow, known: &[EvacuatedNode], nodes: &BTreeSet<String>| {
+    let under_way: BTreeSet<&str> = context.resets.under_way().map(NodeName::as_str).collect();
+    let added = |counted: &BreakerWindow,
+                 known: &[EvacuatedNode],
+                 nodes: &BTreeSet<String>,
+                 standing: &BTreeSet<&str>| {
         let known = known.iter().filter(|known| {
-            counted.counts(&entry(known), window, now) && !nodes.contains(&known.node)
+            let stands = standing.contains(known.node.as_str());
+            let counts = stands || counted.counts(&entry(known), window, now);
+            counts && !nodes.contains(&known.node)
         });
         let new = nodes.iter().map(|node| EvacuatedNode {
             node: node.clone(),
@@ -252,11 +285,16 @@ pub(crate) fn after(
         entries
     };
     let record = &view.record;
+    let recorded: BTreeSet<&str> = record.drained.iter().map(|it| it.node.as_str()).collect();
+    // Whoever led before gave them leave, and a person had the record forgotten since.
+    let unrecorded = under_way.iter().filter(|node| !recorded.contains(*node));
+    let unrecorded = unrecorded.map(|node| (*node).to_owned());
+    let evacuated: BTreeSet<String> = evacuated.iter().cloned().chain(unrecorded).collect();
     let opened_at = record.opened_at.clone();
     let message = record.message.clone();
     Breaker {
-        drained: added(&view.window, &record.drained, evacuated),
-        stalled: added(&view.stalled, &record.stalled, stalled),
+        drained: added(&view.window, &record.drained, &evacuated, &under_way),
+        stalled: added(&view.stalled, &record.stalled, stalled, &BTreeSet::new()),
         message: message.or_else(|| opens.map(|too_many| format!("{too_many} within {window} s"))),
         opened_at: opened_at.or_else(|| opens.map(|_| wall)),
     }

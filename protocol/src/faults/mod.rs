@@ -3,7 +3,7 @@
 //! What an attempt holds that has a fault is looked up in [`held`], from its claims, what they are allocated, and the taints of that. Whether it
 //! is evicted is the engine's to decide ([`muster_engine::recovery`]). The store is asked first ([`check`]): claims and slices come by
 //! watches of their own. How many nodes may be evacuated within a window is recorded with the evictions, by the same write
-//! ([`breaker`]).
+//! ([`breaker`]). Which nodes may reset GPUs that have a fault, and when, is said in [`resets`].
 //!
 //! **Twice, late, never**: an eviction concerns one attempt, and names the fault; a gang is not evicted for the same one again. A fault that is seen late
 //! finds that the gang holds the device no longer. Nothing is remembered but since when a fault is seen, and what a read said.
@@ -11,9 +11,8 @@
 pub(crate) mod breaker;
 pub(crate) mod check;
 pub(crate) mod held;
+pub(crate) mod resets;
 
-use muster_api::{NodeDevices, Remediation};
-use muster_cluster::fault_policy::ANOMALIES;
 use muster_engine::recovery::Spared;
 
 use crate::{Mode, poll_context::PollContext};
@@ -56,22 +55,4 @@ pub(crate) fn held_back(context: PollContext<'_>) -> Option<HeldBack> {
         return context.breaker.halt_text().map(HeldBack::Halted);
     }
     Some(HeldBack::Observed)
-}
-
-/// What the driver of a node is told about resets of its GPUs: they are allowed while one of them has a fault, faults are acted on at all, and the
-/// breaker is closed. A node without a fault, or that was never told that they are, is told nothing: so the mode costs no write.
-pub(crate) fn remediation(context: PollContext<'_>, devices: &NodeDevices) -> Option<Remediation> {
-    let status = devices.status.as_ref();
-    let mut told = status
-        .and_then(|it| it.faults.as_ref())
-        .into_iter()
-        .flatten();
-    let is_faulty = told.any(|fault| !ANOMALIES.contains(&fault.class.as_str()));
-    if !is_faulty {
-        return None;
-    }
-    if held_back(context).is_none() {
-        return Some(Remediation::Allowed);
-    }
-    devices.spec.remediation.map(|_| Remediation::Withheld)
 }

@@ -15,7 +15,7 @@ use crate::{
     admission::adopt,
     admission::charge,
     admission::plan::{Plan, Rank},
-    faults,
+    faults::resets,
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     nodes::loss,
@@ -129,7 +129,7 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     }
     adopt::permit_held(context, node, devices, &mut spec);
     spec.enforce = adopt::may_enforce(context, node);
-    spec.remediation = faults::remediation(context, devices);
+    spec.remediation = resets::remediation(context, node, devices);
 
     let finalizer = !spec.permits.is_empty() && !context.bugs.has(InjectedBug::NoFinalizer);
     let has_finalizer = devices

@@ -2,10 +2,11 @@
 
 mod disruptions;
 mod drains;
+mod resets;
 
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use muster_api::{Breaker, GangPhase, GangStatus, IntentKind, Reason, Remediation, conditions};
+use muster_api::{Breaker, GangPhase, GangStatus, IntentKind, Reason, conditions};
 
 use super::*;
 use crate::{BreakerLimits, Mode, Recovery};
@@ -697,68 +698,4 @@ fn of_many_gangs_that_make_no_progress_at_once_each_is_asked_for_in_turn() {
     for gang in gangs {
         assert_eq!(evictions(&bench, gang), [Reason::NoProgress], "{gang}");
     }
-}
-
-/// The driver of a node tells of a fault, or an anomaly, of this class, or that there is none.
-fn tell(bench: &mut Bench, node: &str, class: Option<&str>) {
-    // What it says otherwise says nothing of faults.
-    bench.silent_drivers.insert(node.to_owned());
-    let mut devices = bench.server.node_devices(node).unwrap();
-    let fault = |class: &str| muster_api::GpuFault {
-        device: "gpu-0".to_owned(),
-        gpu: "GPU-0".to_owned(),
-        class: class.to_owned(),
-        ..muster_api::GpuFault::default()
-    };
-    let status = devices.status.get_or_insert_default();
-    status.faults = Some(class.map(fault).into_iter().collect());
-    bench.server.put(Object::NodeDevices(Arc::new(devices)));
-    bench.run();
-}
-
-fn remediation(bench: &Bench, node: &str) -> Option<Remediation> {
-    let devices = bench.server.node_devices(node);
-    devices.unwrap().spec.remediation
-}
-
-fn set_breaker(bench: &mut Bench, breaker: Breaker) {
-    let mut ledger = bench.server.ledger().unwrap();
-    ledger.spec.breaker = breaker;
-    bench.server.put(Object::Ledger(Arc::new(ledger)));
-    bench.run();
-}
-
-#[test]
-fn resets_are_allowed_where_a_gpu_has_a_fault_and_withheld_while_the_breaker_is_open() {
-    let mut bench = running(&["train"]);
-    let (node, _) = device_of(&bench, "train-0");
-    assert_eq!(remediation(&bench, &node), None);
-    tell(&mut bench, &node, Some("Info"));
-    assert_eq!(remediation(&bench, &node), None, "that is an anomaly");
-    taint(&mut bench, "train-0", RESET);
-    tell(&mut bench, &node, Some("Reset"));
-    assert_eq!(remediation(&bench, &node), Some(Remediation::Allowed));
-    let open = Breaker {
-        opened_at: Some(Time(Timestamp::from_second(1_800_000_000).unwrap())),
-        ..Breaker::default()
-    };
-    set_breaker(&mut bench, open);
-    assert_eq!(remediation(&bench, &node), Some(Remediation::Withheld));
-    set_breaker(&mut bench, Breaker::default());
-    assert_eq!(remediation(&bench, &node), Some(Remediation::Allowed));
-    tell(&mut bench, &node, None);
-    assert_eq!(remediation(&bench, &node), None);
-}
-
-#[test]
-fn where_faults_are_only_told_nobody_is_told_to_reset_anything() {
-    let observing = Config {
-        recovery: Recovery::default(),
-        ..config()
-    };
-    let mut bench = running_with(observing, &["train"], 2);
-    let (node, _) = device_of(&bench, "train-0");
-    taint(&mut bench, "train-0", RESET);
-    tell(&mut bench, &node, Some("Reset"));
-    assert_eq!(remediation(&bench, &node), None);
 }

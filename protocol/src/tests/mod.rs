@@ -267,7 +267,7 @@ impl Bench {
                 })
                 .chain(invented)
                 .collect(),
-            faults: None,
+            faults: devices.status.as_ref().and_then(|it| it.faults.clone()),
         };
         if devices.status.as_ref() != Some(&status) {
             devices.status = Some(status);

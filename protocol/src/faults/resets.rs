@@ -1,0 +1,164 @@
+//! Which nodes are told that they may reset GPUs.
+//!
+//! A driver resets what has a fault of the class Reset, and nothing worse, once nothing uses it, and only while the NodeDevices of its node says so
+//! (`spec.remediation`). Such a fault says what NVIDIA's driver asks for, too: a GPU for which it asks for a reset is given one. A reset that was
+//! not needed costs no attempt, but a false alarm on all nodes would reset all that is idle, and after two tries in vain all of it would have to be
+//! seen to by a person. So nodes that want a reset count for the circuit breaker as those do that are to be evacuated ([`super::breaker`]): where it
+//! would be too many, it opens before the first. And no more than [`crate::ResetLimits::most_nodes`] are at it at a time.
+//!
+//! **Order.** A node that is next is chosen; the write of the Ledger that its nodes are judged for names it; once that is seen the node has its place,
+//! and its NodeDevices is told. It has its place until nothing can be under way there, and counts for the window from then on.
+//!
+//! **Who else writes, and what if it comes twice, late, or never.**
+//!
+//! * The record is written conditional on the Ledger that was judged. Of two leaders one conflicts, and gives no leave. A person who closes the
+//!   breaker has all of it forgotten; who was chosen and is not named by what is seen waits again.
+//! * `spec.remediation` is the leader's alone, conditional on the NodeDevices that was seen. A late write of a former leader can land: it is of a node
+//!   that the Ledger names. So whoever takes over takes all nodes that want a reset, and that the Ledger names or that were told anything, to have
+//!   their place, until whatever was begun there must have ended; and one that is told that it may has its place for as long as it is told so.
+//! * Leave that is withdrawn late, or is never heard of, lets a driver begin a reset meanwhile. It reads the object anew before each, so that is no
+//!   longer than the write takes. A command that runs is not broken off, since that would leave a GPU half reset: the place is kept for as long.
+//! * A node that is silent wants nothing: its driver does not ask. It keeps its place as long as a reset may go on.
+//!
+//! No read confirms what is told before leave is given, as is done before an eviction: a driver that does not see the fault any more does nothing.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use muster_api::{NodeDevices, Remediation};
+use muster_engine::{
+    NodeName,
+    recovery::{FaultClass, ResetSeen},
+};
+
+use super::held_back;
+use crate::{Machine, Now, poll_context::PollContext};
+
+/// Whether a reset may mend a GPU of the node: the worst that it has is a fault of the class Reset. `None`: nobody has said what there is.
+fn wants(devices: &NodeDevices) -> Option<bool> {
+    let told = devices.status.as_ref()?.faults.as_ref()?;
+    let mut worst: BTreeMap<&str, FaultClass> = BTreeMap::new();
+    for fault in told {
+        let class = FaultClass::named(&fault.class);
+        let known = worst.entry(&fault.gpu).or_insert(class);
+        *known = class.max(*known);
+    }
+    Some(worst.values().any(|class| *class == FaultClass::Reset))
+}
+
+/// What the driver of a node is told about resets of its GPUs. A node that wants none, or that waits and was never told that it may, is told nothing: so
+/// neither the mode nor the order of waiting costs a write.
+pub(crate) fn remediation(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+) -> Option<Remediation> {
+    if wants(devices) != Some(true) {
+        return None;
+    }
+    if context.resets.has_leave(&node.into()) && held_back(context).is_none() {
+        return Some(Remediation::Allowed);
+    }
+    devices.spec.remediation.map(|_| Remediation::Withheld)
+}
+
+/// The nodes that want a reset, as far as anything is reset at all.
+pub(crate) fn wanting(context: PollContext<'_>) -> BTreeSet<NodeName> {
+    if context.config.recovery.resets.most_nodes == 0 || !super::acts(context) {
+        return BTreeSet::new();
+    }
+    context.resets.wanting().cloned().collect()
+}
+
+/// Whether it is to be judged now how many nodes want a reset.
+pub(crate) fn are_to_be_judged(context: PollContext<'_>) -> bool {
+    let limits = context.config.recovery.resets;
+    let now = context.now.monotonic_seconds;
+    context.resets.is_to_be_judged(limits, now) && held_back(context).is_none()
+}
+
+/// The nodes that are next to have leave.
+pub(crate) fn due(context: PollContext<'_>) -> BTreeSet<NodeName> {
+    let limits = context.config.recovery.resets;
+    context.resets.due(limits, context.now.monotonic_seconds)
+}
+
+impl Machine {
+    /// Notes whether a node wants a reset, and what it is told.
+    pub(crate) fn note_reset(&mut self, node: &str, now: Now) {
+        let devices: Option<&NodeDevices> = self.index.node_devices(node).map(AsRef::as_ref);
+        let is_ready = self.health.not_ready_since(node).is_none();
+        let told = devices.and_then(|devices| devices.spec.remediation);
+        let seen = ResetSeen {
+            wants: devices.filter(|_| is_ready).and_then(wants),
+            leave: told.map(|told| told == Remediation::Allowed),
+        };
+        // Nearly always, for nearly all.
+        let is_nothing = seen.wants != Some(true) && seen.leave != Some(true);
+        if is_nothing && self.resets.is_empty() {
+            return;
+        }
+        self.resets.note(&node.into(), seen, now.monotonic_seconds);
+    }
+
+    /// Gives nodes their turns, as far as that is recorded, and takes them; whoever has or loses one is looked at.
+    pub(crate) fn give_turns(&mut self, epoch: i64, now: Now) {
+        let wake = Cell::new(None);
+        let is_held_back = held_back(self.context(epoch, now, &wake)).is_some();
+        let (limits, second) = (self.config.recovery.resets, now.monotonic_seconds);
+        let breaker = &self.breaker;
+        let is_recorded = |node: &NodeName| breaker.has_recorded(node);
+        let news = self
+            .resets
+            .advance(limits, is_held_back, is_recorded, second);
+        for node in &news.ended {
+            self.breaker.renew(node, second);
+        }
+        for node in &news.changed {
+            self.agenda.node(node.as_str());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::{GpuFault, NodeDevicesSpec, NodeDevicesStatus};
+
+    use super::*;
+
+    #[test]
+    fn a_node_wants_a_reset_where_that_is_the_worst_that_a_gpu_has() {
+        let cases: [(&[(&str, &str)], bool); 9] = [
+            (&[], false),
+            (&[("a", "Reset")], true),
+            (&[("a", "Info"), ("a", "App")], false),
+            (
+                &[("a", "Contained"), ("b", "Link"), ("c", "Unknown")],
+                false,
+            ),
+            (&[("a", "Reset"), ("a", "Contained")], true),
+            (&[("a", "Retire"), ("a", "Reset")], false),
+            (&[("a", "Reset"), ("a", "Reboot")], false),
+            (&[("a", "Reboot"), ("a", "Reset"), ("b", "Reset")], true),
+            (&[("a", "Reset"), ("a", "NewInALaterVersion")], true),
+        ];
+        for (told, expected) in cases {
+            let fault = |(gpu, class): &(&str, &str)| GpuFault {
+                gpu: (*gpu).to_owned(),
+                class: (*class).to_owned(),
+                ..GpuFault::default()
+            };
+            let mut devices = NodeDevices::new("n0", NodeDevicesSpec::default());
+            assert_eq!(wants(&devices), None, "its driver has not said");
+            devices.status = Some(NodeDevicesStatus::default());
+            assert_eq!(wants(&devices), None, "its driver has not said");
+            devices.status = Some(NodeDevicesStatus {
+                faults: Some(told.iter().map(fault).collect()),
+                ..NodeDevicesStatus::default()
+            });
+            assert_eq!(wants(&devices), Some(expected), "{told:?}");
+        }
+    }
+}
