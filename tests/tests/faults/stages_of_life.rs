@@ -128,6 +128,7 @@ async fn a_fault_during_recovery_costs_that_attempt_and_the_next_one_runs(
     }
     let broken = [Some(first), second].into_iter().flatten();
     let broken: Vec<TargetGpu> = broken.collect();
+    let cluster = &*cluster;
     let cleared = join_all(broken.iter().map(|gpu| gpu.clear(cluster))).await;
     judged?;
     cleared.into_iter().collect::<Result<()>>()?;
