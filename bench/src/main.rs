@@ -7,9 +7,13 @@ mod cluster;
 mod drain;
 #[cfg(feature = "cluster")]
 mod events;
+#[cfg(all(test, feature = "cluster"))]
+mod job_controller;
 mod machine;
 #[cfg(all(test, feature = "cluster"))]
 mod mass_faults;
+#[cfg(all(test, feature = "cluster"))]
+mod mass_recovery;
 mod memory;
 #[cfg(feature = "cluster")]
 mod mig;

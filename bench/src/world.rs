@@ -4,6 +4,8 @@
 //! Everything that the machine asks for is done at once and told by the watches. Only what the machine itself takes is
 //! counted ([`World::spent`]), and all of it: taking changes in, polling, taking answers in.
 
+mod pods;
+
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     time::Duration,
@@ -11,8 +13,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;
-use k8s_openapi::api::{core::v1::Pod, resource::v1::ResourceClaim};
-use muster_api::NodeDevices;
+use muster_api::{NodeDevices, keys};
 use muster_cluster::{
     index,
     managed::ManagedPods,
@@ -23,15 +24,11 @@ use muster_sim::{
     api_server::{ApiServer, Place, Precondition, Stored, has_ended, is_bound},
     controller_writes::apply,
     owners::is_gated,
-    scheduler::{allocated_devices, pinned_node},
 };
 use serde_json::Value;
 
-#[cfg(test)]
-use muster_sim::api_server::key;
-
 use crate::{
-    cluster::{BEGIN_SECONDS, Cluster, GPUS_PER_NODE, allocated, device_name, node_name, object},
+    cluster::{BEGIN_SECONDS, Cluster, GPUS_PER_NODE, node_name, object},
     progress::Progress,
     report::micros,
     stopwatch::Stopwatch,
@@ -203,44 +200,10 @@ impl World {
         }
     }
 
-    /// A pod ended well, and the claim controller takes its claim's devices back.
-    pub(crate) fn end_pod(&mut self, namespace: &str, name: &str) -> Result<()> {
-        self.change::<Pod>((namespace, name), |pod| {
-            pod.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
-        })?;
-        let claim = self.api.get::<ResourceClaim>(namespace, name);
-        let claim = claim.context("a pod without a claim")?;
-        for (node, device) in allocated_devices(claim) {
-            let gpus = self.taken.entry(node.to_owned()).or_default();
-            for (gpu, taken) in gpus.iter_mut().enumerate() {
-                *taken &= device_name(gpu) != device;
-            }
-        }
-        self.change::<ResourceClaim>((namespace, name), |claim| claim.status = None)
-    }
-
     /// From now on so many reads of single objects are answered between two polls.
     #[cfg(test)]
     pub(crate) fn answer_at_once(&mut self, reads: usize) {
         self.reads_at_once = reads;
-    }
-
-    /// Kubelets end the pods that are being deleted, and the claim controller takes back their claims' devices. Returns how many
-    /// there were.
-    #[cfg(test)]
-    pub(crate) fn end_deleted_pods(&mut self) -> Result<usize> {
-        let pods = self.api.list::<Pod>();
-        let deleted = pods.filter(|pod| pod.metadata.deletion_timestamp.is_some());
-        let deleted: Vec<_> = deleted.map(|pod| pod.metadata.clone()).collect();
-        for metadata in &deleted {
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
-            let name = metadata.name.as_deref().unwrap_or_default();
-            self.change::<ResourceClaim>((namespace, name), |claim| claim.status = None)?;
-            let pod = key(Kind::Pod, namespace, name);
-            let gone = self.api.delete_now(&pod, Precondition::default());
-            ensure!(gone.is_ok(), "{namespace}/{name} does not go: {gone:?}");
-        }
-        Ok(deleted.len())
     }
 
     /// One second passes.
@@ -346,7 +309,13 @@ impl World {
                     self.timed(|machine| machine.observe(Change::Listed(*kind, objects)));
                     Outcome::Done(None)
                 }
-                write => apply(&mut self.api, write),
+                write => {
+                    // Who suspends a Job is told apart by this.
+                    let before = self.api.hear(keys::FIELD_MANAGER_CONTROLLER);
+                    let outcome = apply(&mut self.api, write);
+                    self.api.hear(before);
+                    outcome
+                }
             };
             self.timed(|machine| machine.settle(effect.id, outcome));
         }
@@ -406,47 +375,6 @@ impl World {
             })?;
         }
         Ok(())
-    }
-
-    /// kube-scheduler allocates and binds all pods that were let go, each to the node that it is pinned to, and the kubelets
-    /// run them. Returns how many there were.
-    pub(crate) fn start_pods(&mut self) -> Result<usize> {
-        let pods = std::mem::take(&mut self.unbound);
-        for (namespace, name) in &pods {
-            let pod = self
-                .api
-                .get::<Pod>(namespace, name)
-                .context("a pod is gone")?;
-            let node = pinned_node(pod)
-                .context("a pod that was let go is pinned")?
-                .to_owned();
-            let claim = self.api.get::<ResourceClaim>(namespace, name);
-            let wanted = claim.and_then(|claim| {
-                let devices = claim.spec.as_ref()?.devices.as_ref()?;
-                let requests = devices.requests.as_ref()?;
-                requests.first()?.exactly.as_ref()?.count
-            });
-            let wanted = usize::try_from(wanted.context("a claim without a count")?)?;
-            let taken = self.taken.entry(node.clone()).or_default();
-            let free = (0..GPUS_PER_NODE).filter(|gpu| !taken[*gpu]);
-            let gpus: Vec<usize> = free.take(wanted).collect();
-            ensure!(
-                gpus.len() == wanted,
-                "{node} has no {wanted} free GPUs for {name}"
-            );
-            for gpu in &gpus {
-                taken[*gpu] = true;
-            }
-            let status = serde_json::from_value(allocated(name, &node, &gpus))?;
-            self.change::<ResourceClaim>((namespace, name), |claim| claim.status = Some(status))?;
-            self.change::<Pod>((namespace, name), |pod| {
-                pod.spec.get_or_insert_default().node_name = Some(node);
-            })?;
-            self.change::<Pod>((namespace, name), |pod| {
-                pod.status.get_or_insert_default().phase = Some("Running".to_owned());
-            })?;
-        }
-        Ok(pods.len())
     }
 
     fn timed<T>(&mut self, work: impl FnOnce(&mut Machine) -> T) -> T {

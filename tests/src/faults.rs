@@ -160,7 +160,7 @@ impl TargetGpu {
     }
 
     /// Says as an administrator that it is in order, by the driver's own command, and returns the answer; an error if it is not believed. It
-    /// takes up to ten seconds.
+    /// takes about a second.
     pub async fn say_that_it_is_mended(&self, cluster: &Cluster) -> Result<String> {
         self.journal.note(&self.uuid, What::Mend(Mend::Operator))?;
         let program = cluster.programs().path("muster-dra-driver");

@@ -6,6 +6,8 @@
 //! **place**. Those with an odd number have among them exactly the quota that their running gangs use: they wait for
 //! **quota**, on nodes that would have room. Either kind has a tree of Cohorts of its own, three deep.
 
+#[cfg(test)]
+mod jobs;
 mod objects;
 mod pods;
 mod quota;
@@ -13,6 +15,8 @@ mod quota;
 use muster_cluster::object::Kind;
 use serde_json::Value;
 
+#[cfg(test)]
+pub(crate) use jobs::{JobGang, job, rank_pod};
 pub(crate) use objects::{LEDGERS, device_name, ledger_spec, node_name, object};
 pub(crate) use pods::{BEGIN_SECONDS, allocated, arriving, running_key};
 pub(crate) use quota::team_name;

@@ -19,7 +19,7 @@ pub(crate) fn arriving(gang: &WaitingGang) -> Vec<(Kind, Value)> {
     claims.chain(pods).collect()
 }
 
-fn within(team: usize, name: &str, number: usize) -> Value {
+pub(super) fn within(team: usize, name: &str, number: usize) -> Value {
     let mut metadata = metadata(name);
     let created = BEGIN_SECONDS - 1_000_000 + i64::try_from(number).unwrap_or(0);
     metadata["namespace"] = json!(team_name(team));
@@ -53,7 +53,7 @@ fn gang_name(pod: &RunningPod) -> String {
     format!("pod-{}", running_name(pod))
 }
 
-fn pod_spec(claim: &str, memory_bytes: i64) -> Value {
+pub(super) fn pod_spec(claim: &str, memory_bytes: i64) -> Value {
     json!({
         "schedulerName": "default-scheduler",
         "containers": [{
@@ -64,7 +64,7 @@ fn pod_spec(claim: &str, memory_bytes: i64) -> Value {
     })
 }
 
-fn claim_spec(gpus: usize) -> Value {
+pub(super) fn claim_spec(gpus: usize) -> Value {
     json!({"devices": {"requests": [{"name": "gpus", "exactly": {
         "deviceClassName": keys::DEVICE_CLASS_GPU, "allocationMode": "ExactCount", "count": gpus,
     }}]}})

@@ -93,6 +93,27 @@ fn what_is_wrong_with_gpus_becomes_conditions_and_what_never_was_does_not() {
     );
 }
 
+/// As drivers tell of one that NVML does not list any more, without an XID.
+#[test]
+fn a_gpu_that_is_lost_gives_its_node_the_condition_until_it_is_back() {
+    let reported = Reported::default();
+    reported.observe(&node("n", "u", &json!([])));
+    let lost = json!([fault("gpu-2", "Reboot", "GPU lost")]);
+    reported.observe(&devices("n", "u", &json!({ "faults": lost })));
+    let first = write(&reported, "n").unwrap();
+    assert_eq!(told(&first), [("muster.dev/GPUFault", true, "Reboot")]);
+    assert_eq!(first.conditions[0].1.message, "gpu-2: Reboot (GPU lost)");
+    let body = body(&first, Timestamp::UNIX_EPOCH);
+    reported.observe(&node("n", "u", &body["status"]["conditions"]));
+    assert_eq!(write(&reported, "n"), None);
+    reported.observe(&devices("n", "u", &json!({"faults": []})));
+    let over = write(&reported, "n").unwrap();
+    assert_eq!(
+        told(&over),
+        [("muster.dev/GPUFault", false, "NothingFound")]
+    );
+}
+
 #[test]
 fn a_class_that_a_later_driver_gives_is_one_that_nobody_knows() {
     for class in FATAL.iter().chain(&ODD).chain(&NEITHER) {

@@ -140,7 +140,7 @@ pub fn of_tolerations(
                              Kubernetes may delete their pods first, which Jobs count as failures"
                         ),
                         format!(
-                            "Set --node-evict-after-seconds={} in controller.extraArgs, or raise the flag",
+                            "Set recovery.nodeLossSeconds={} of the chart, or raise the flag",
                             seconds.saturating_sub(MARGIN_SECONDS).max(1)
                         ),
                     ));

@@ -1,7 +1,7 @@
 //! What a person says of a GPU: that it is in order, or gone for good.
 //!
 //! `muster-dra-driver --mended GPU`, run beside the driver, writes an empty file of the GPU's name into `mended` in the state directory. The driver finds
-//! it when it next looks at the GPUs, notes in it what it has seen so far, checks the GPU, and puts the answer into it; whoever asked takes it from there.
+//! it within a second, notes in it what it has seen so far, checks the GPU, and puts the answer into it; whoever asked takes it from there.
 //!
 //! A word counts once, and only for what was seen before it was taken up. If the driver ends between that and its answer, the next one finds the
 //! note, and takes the word for what it was: nothing that was seen since then is mended by it. If the driver ends before it has written down what
@@ -30,7 +30,7 @@ pub(super) const NOT_MENDED: &str = "it is not mended";
 const TAKEN_UP: &str = "taken up at ";
 /// Longest file that may be a word: what is longer is an answer.
 const MOST_NOTE_BYTES: u64 = 64;
-/// Longest that an answer is waited for: the driver looks every ten seconds, and a GPU that hangs takes its time.
+/// Longest that an answer is waited for: the driver looks every second, and not while it looks at all GPUs; one that hangs takes its time.
 const LONGEST: Duration = Duration::from_mins(1);
 /// How often it is looked for.
 const POLL: Duration = Duration::from_millis(200);
@@ -88,18 +88,12 @@ pub fn say(state_directory: &Path, gpu: &str) -> anyhow::Result<String> {
     Ok(answer)
 }
 
-/// Answers who waits. Blocking.
-pub(super) fn answer(eye: &Eye, directory: &Path) {
-    let waiting = match waiting(directory) {
-        Ok(waiting) => waiting,
-        Err(error) => {
-            tracing::warn!(directory = %directory.display(), %error, "nobody can say that a GPU is mended");
-            return;
-        }
-    };
+/// Answers who waits. An error if the directory cannot be read. Blocking.
+pub(super) fn answer(eye: &Eye, directory: &Path) -> io::Result<()> {
+    let waiting = waiting(directory)?;
     // Before the GPUs are known nobody can tell.
     if !eye.knows_gpus() {
-        return;
+        return Ok(());
     }
     for Waiting { gpu, taken_up } in waiting {
         let path = directory.join(&gpu);
@@ -131,6 +125,7 @@ pub(super) fn answer(eye: &Eye, directory: &Path) {
             let _ = files::remove(&path);
         }
     }
+    Ok(())
 }
 
 /// Notes that a word was taken up, if whoever said it is still there. It is written into the file that there is: one that were put in its place

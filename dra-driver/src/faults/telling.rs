@@ -1,5 +1,9 @@
 //! Tells of faults and anomalies: to the controller, in the status of the node's NodeDevices, and to people, by Events on the Node.
 //!
+//! A GPU that NVML does not list any more, without an XID or a word, has no fault that is remembered: it is a state of the node's list, and over when the GPU is
+//! back, or after a restart of the machine without it. It is told all the same, as a fault of the class that falling off the bus has in the catalogue (XID 79): whoever
+//! repairs machines reads this list by the condition that is made of it.
+//!
 //! The taints go their own way and do not wait for this (`slices`). An Event is made once for each fault that was not there before; what is
 //! remembered from before the program started was told then. The status is compared with what the watch shows, so that a write that is lost, or
 //! that another instance overwrites during an update, is made again.
@@ -19,7 +23,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::{core::v1::ObjectReference, events::v1::Event};
 use muster_api::{FaultyPart, GpuFault, NodeDevices, NodeDevicesStatus, Reason};
 use muster_cluster::text::truncate;
-use muster_device::faults::{Fault, FaultClass, FaultState, Scope};
+use muster_device::{
+    Gpu,
+    faults::{Fault, FaultClass, FaultState, GpuFaults, Scope},
+};
 use muster_serve::{Shutdown, event::Told};
 use tokio::sync::watch;
 
@@ -94,11 +101,12 @@ impl Teller {
         let (Some(known), Some(object)) = (known, object) else {
             return are_announced;
         };
-        let listed = listed(&faults, &known);
         let said = object
             .status
             .as_ref()
             .and_then(|status| status.faults.as_ref());
+        let before = said.map(Vec::as_slice).unwrap_or_default();
+        let listed = listed(&faults, &known, before, Timestamp::now());
         if said == Some(&listed) {
             return are_announced;
         }
@@ -157,14 +165,18 @@ fn outlines(state: &FaultState) -> BTreeMap<Outline, &Fault> {
     .collect()
 }
 
-/// What is wrong with the GPUs that the node has, the worst first.
-fn listed(state: &FaultState, known: &KnownGpus) -> Vec<GpuFault> {
+/// What is wrong with the GPUs that the node has, the worst first. `before` is what was said last.
+fn listed(
+    state: &FaultState,
+    known: &KnownGpus,
+    before: &[GpuFault],
+    now: Timestamp,
+) -> Vec<GpuFault> {
     let mut found: Vec<(FaultClass, GpuFault)> = Vec::new();
     for gpu in &known.gpus {
-        let Some(faults) = state.gpus().get(&gpu.gpu.uuid) else {
-            continue;
-        };
-        let all = faults.all().iter();
+        let faults = state.gpus().get(&gpu.gpu.uuid).map(GpuFaults::all);
+        let all = faults.unwrap_or_default().iter();
+        let first = found.len();
         found.extend(all.map(|fault| {
             let told = GpuFault {
                 device: gpu.gpu.device_name(),
@@ -182,6 +194,16 @@ fn listed(state: &FaultState, known: &KnownGpus) -> Vec<GpuFault> {
             };
             (fault.class, told)
         }));
+        if gpu.gone {
+            let mut own = found.iter_mut().skip(first);
+            let is_same = |(class, fault): &&mut (FaultClass, GpuFault)| {
+                *class == CLASS_OF_LOST && fault.part.is_none()
+            };
+            match own.find(is_same) {
+                Some((_, fault)) => add_lost(&mut fault.causes),
+                None => found.push((CLASS_OF_LOST, lost(&gpu.gpu, before, now))),
+            }
+        }
     }
     found.sort_by(|(one_class, one), (other_class, other)| {
         let key = |fault: &GpuFault| {
@@ -194,6 +216,35 @@ fn listed(state: &FaultState, known: &KnownGpus) -> Vec<GpuFault> {
     });
     let found = found.into_iter().map(|(_, fault)| fault);
     found.take(NodeDevicesStatus::MOST_FAULTS).collect()
+}
+
+/// The cause of a GPU that NVML does not list any more.
+const LOST: &str = "GPU lost";
+/// Its class: that of XID 79.
+const CLASS_OF_LOST: FaultClass = FaultClass::Reboot;
+
+/// It is lost, and nothing else of the kind is known of it. Since when is remembered where it is told: a driver that starts anew finds it there, and of two writes
+/// before the watch shows the first the later time stays.
+fn lost(gpu: &Gpu, before: &[GpuFault], now: Timestamp) -> GpuFault {
+    let mut before = before.iter();
+    let is_this =
+        |fault: &&GpuFault| fault.gpu == gpu.uuid && fault.causes.iter().any(|cause| cause == LOST);
+    let since = before.find(is_this).map(|fault| fault.since.clone());
+    GpuFault {
+        device: gpu.device_name(),
+        gpu: gpu.uuid.clone(),
+        part: None,
+        class: CLASS_OF_LOST.to_string(),
+        causes: vec![LOST.to_owned()],
+        since: since.unwrap_or_else(|| time(now.as_second())),
+    }
+}
+
+/// To causes, which stay ascending and as many as may be.
+fn add_lost(causes: &mut Vec<String>) {
+    let place = causes.partition_point(|cause| cause.as_str() < LOST);
+    causes.insert(place.min(MOST_CAUSES - 1), LOST.to_owned());
+    causes.truncate(MOST_CAUSES);
 }
 
 /// Most causes of a fault that are listed.
@@ -254,101 +305,4 @@ fn event(node: &str, node_uid: &str, class: FaultClass, note: String, now: Times
 }
 
 #[cfg(test)]
-mod tests {
-    use muster_device::{
-        Listed, ListedGpu, Placement,
-        faults::{Cause, Device, KnownAddresses, Observation},
-    };
-
-    use super::*;
-    use crate::inventory::fixtures;
-
-    fn known(count: u32) -> KnownGpus {
-        let gpus = (0..count).map(|index| ListedGpu {
-            gpu: fixtures::gpu(
-                &format!("GPU-{index}"),
-                index,
-                &format!("0000:{index:02x}:00.0"),
-            ),
-            silent: None,
-        });
-        let listed = Listed {
-            gpus: gpus.collect(),
-            unidentified: Vec::new(),
-        };
-        KnownGpus::default().after("boot", &listed)
-    }
-
-    fn see(state: &mut FaultState, gpu: &str, class: FaultClass, scope: Scope, xid: u32) {
-        let addresses = KnownAddresses([(gpu.to_owned(), None)].into());
-        let observation = Observation {
-            class,
-            scope,
-            cause: Cause::Xid(xid),
-        };
-        let _ = state.observe(
-            &Device::Uuid(gpu.to_owned()),
-            observation,
-            &addresses,
-            1_790_000_000,
-        );
-    }
-
-    #[test]
-    fn the_controller_is_told_the_worst_first_of_gpus_that_the_node_has() {
-        let mut state = FaultState::default();
-        let slice = Scope::Slice(Placement { start: 2, size: 2 });
-        see(&mut state, "GPU-1", FaultClass::Info, Scope::Gpu, 63);
-        see(&mut state, "GPU-1", FaultClass::Contained, slice, 94);
-        see(&mut state, "GPU-0", FaultClass::Reboot, Scope::Gpu, 79);
-        see(
-            &mut state,
-            "GPU-exchanged",
-            FaultClass::Retire,
-            Scope::Gpu,
-            1,
-        );
-        let listed = listed(&state, &known(2));
-        let classes: Vec<&str> = listed.iter().map(|it| it.class.as_str()).collect();
-        assert_eq!(classes, ["Reboot", "Contained", "Info"]);
-        let contained = &listed[1];
-        assert_eq!(contained.device, "gpu-1");
-        assert_eq!(contained.part, Some(FaultyPart { start: 2, size: 2 }));
-        assert_eq!(contained.causes, ["XID 94"]);
-        assert!(contained.since.starts_with("2026-"), "{}", contained.since);
-    }
-
-    #[test]
-    fn however_much_is_wrong_what_is_told_is_small() {
-        let mut state = FaultState::default();
-        for gpu in 0..16 {
-            for start in 0..8 {
-                let scope = Scope::Slice(Placement { start, size: 1 });
-                for xid in 0..40 {
-                    let gpu = format!("GPU-{gpu}");
-                    see(&mut state, &gpu, FaultClass::Contained, scope, xid);
-                }
-            }
-        }
-        let listed = listed(&state, &known(16));
-        assert_eq!(listed.len(), NodeDevicesStatus::MOST_FAULTS);
-        let bytes = serde_json::to_vec(&listed).unwrap().len();
-        assert!(bytes < 64 * 1_024, "{bytes}");
-    }
-
-    #[test]
-    fn people_are_told_what_is_wrong_with_which_gpu() {
-        let mut state = FaultState::default();
-        let slice = Scope::Slice(Placement { start: 2, size: 2 });
-        see(&mut state, "GPU-1", FaultClass::Contained, slice, 94);
-        let (outline, fault) = outlines(&state).pop_first().unwrap();
-        let note = note(&outline.0, Some("gpu-1"), fault);
-        assert_eq!(
-            note,
-            "GPU GPU-1 (gpu-1, memory slices 2 to 3) has a fault of the class Contained: XID 94"
-        );
-        let event = event("node-0", "u", fault.class, note, Timestamp::UNIX_EPOCH);
-        assert_eq!(event.reason.as_deref(), Some("GpuFault"));
-        assert_eq!(event.type_.as_deref(), Some("Warning"));
-    }
-}
+mod tests;

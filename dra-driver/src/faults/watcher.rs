@@ -16,7 +16,7 @@ use muster_device::{
     faults::{Catalogue, FaultClass, FaultState, KernelLog, Scope},
 };
 use muster_serve::Shutdown;
-use tokio::{sync::watch, task::JoinHandle};
+use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use super::{eye::Eye, mended};
 use crate::{
@@ -35,6 +35,8 @@ const READ_EVERY: Duration = Duration::from_millis(200);
 const PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(1));
 /// How often all GPUs are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often it is looked whether a person has said something: one directory is read.
+const ANSWER_EVERY: Duration = Duration::from_secs(1);
 /// How often it is kept how often something was seen, and how far the log was read.
 const KEEP_EVERY: Duration = Duration::from_secs(30);
 /// For how long it is waited for the disk before what is new is told.
@@ -177,20 +179,39 @@ fn read(eye: &Eye, path: &Path, shutdown: &Shutdown) {
     }
 }
 
+/// Answers people, and looks at the GPUs. One after the other: a look that began before a person's word was taken up would find after it what was so before.
 async fn look(eye: Arc<Eye>, mended: Arc<Path>) {
+    let mut look_at = Instant::now();
+    let mut told = None;
     loop {
+        let is_due = Instant::now() >= look_at;
         let (looking, said) = (Arc::clone(&eye), Arc::clone(&mended));
         let looked = tokio::task::spawn_blocking(move || {
-            mended::answer(&looking, &said);
-            looking.look_at_all();
+            let answered = mended::answer(&looking, &said);
+            if is_due {
+                looking.look_at_all();
+            }
+            answered
         });
-        let looked = looked.await;
-        if let Err(broken) = looked {
-            tracing::error!(%broken, "the look at the GPUs broke off");
+        match looked.await {
+            Ok(answered) => {
+                let failure = answered.err().map(|error| error.to_string());
+                if let Some(cause) = failure.as_ref().filter(|_| failure != told) {
+                    tracing::warn!(directory = %mended.display(), cause, "nobody can say that a GPU is mended");
+                }
+                told = failure;
+            }
+            Err(broken) => tracing::error!(%broken, "the look at the GPUs broke off"),
+        }
+        if is_due {
+            look_at = Instant::now() + LOOK_EVERY;
         }
         tokio::select! {
-            () = eye.look.notified() => tokio::time::sleep(PAUSE.1).await,
-            () = tokio::time::sleep(LOOK_EVERY) => {}
+            () = eye.look.notified() => {
+                tokio::time::sleep(PAUSE.1).await;
+                look_at = Instant::now();
+            }
+            () = tokio::time::sleep(ANSWER_EVERY) => {}
         }
     }
 }

@@ -1,6 +1,10 @@
 //! Faults that the driver hears of, as it publishes them.
 
-use std::{fs, io::Write};
+use std::{
+    fs,
+    io::Write,
+    time::{Duration, Instant},
+};
 
 use nvidia_ml_mock::Board;
 
@@ -9,6 +13,8 @@ use crate::node::Node;
 pub(crate) const FAULT: &str = "gpu.muster.dev/fault";
 pub(crate) const NODE_FAULT: &str = "gpu.muster.dev/node-fault";
 pub(crate) const BOTH: [&str; 2] = ["gpu-0", "gpu-1"];
+/// How often the driver looks at all GPUs.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// What the log says after that is new.
 pub(crate) async fn watched_once(node: &mut Node) {
@@ -138,6 +144,29 @@ async fn a_person_takes_a_fault_off_by_a_word_that_counts_once_and_only_for_a_gp
         "{told}"
     );
     assert_eq!(node.api.tainted(FAULT), ["gpu-0"]);
+}
+
+/// The GPUs are looked at every ten seconds; who waited for that each time would wait for three times as long as this.
+#[tokio::test]
+async fn a_person_is_answered_within_seconds_and_does_not_wait_for_the_next_look_at_the_gpus() {
+    const WORDS: u32 = 3;
+    let node = Node::started().await;
+    node.eventually("they are published", || node.api.published() == BOTH)
+        .await;
+    // The looks of the start are over with the first.
+    let _ = node.mended("gpu-0").await;
+    let begun = Instant::now();
+    for _ in 0..WORDS {
+        let (is_believed, told) = node.mended("gpu-0").await;
+        assert!(is_believed && told.contains("is in order"), "{told}");
+    }
+    let took = begun.elapsed();
+    assert!(took < LOOK_EVERY, "{took:?}");
+    // What the GPUs show meanwhile is still found by a look.
+    let sick = node.gpu("gpu-1").await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("it is tainted", || node.api.tainted(FAULT) == ["gpu-1"])
+        .await;
 }
 
 #[tokio::test]

@@ -154,6 +154,10 @@ async fn a_gpu_that_is_lost_and_one_whose_uuid_cannot_be_read_taint_no_other_gpu
     node.change(lose);
     node.eventually("it is tainted", || node.api.tainted(GONE) == ["gpu-1"])
         .await;
+    // Nobody said an XID: whoever repairs machines hears of it all the same.
+    let lost = [("gpu-1".to_owned(), "Reboot".to_owned())];
+    node.eventually("the controller is told", || node.api.told_faults() == lost)
+        .await;
     assert!(
         has_no_taint(&node, "gpu-0"),
         "{:?}",

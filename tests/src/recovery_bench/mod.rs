@@ -79,7 +79,7 @@ pub struct Timing {
     pub node_monitor_grace_seconds: u64,
     /// A node that is NotReady for so long is lost (`--node-lost-after-seconds` of the controller).
     pub node_lost_after_seconds: u32,
-    /// Gangs on a node that is NotReady for so long are evicted (`--node-evict-after-seconds` of the controller).
+    /// Gangs on a node that is NotReady for so long are evicted (`recovery.nodeLossSeconds` of the chart).
     pub node_evict_after_seconds: u32,
     /// Pods of a plain Job tolerate a node that is NotReady for so long.
     pub toleration_seconds: i64,
@@ -121,9 +121,8 @@ pub fn cluster_options(timing: Timing, progress: ProgressCallback) -> ClusterOpt
                 "recovery.mode=Enforce".to_owned(),
                 // One fault a minute on four nodes is what the breaker is there to stop.
                 "recovery.breaker.sharePercent=100".to_owned(),
-                format!(
-                    "controller.extraArgs={{--node-lost-after-seconds={lost},--node-evict-after-seconds={evict}}}"
-                ),
+                format!("recovery.nodeLossSeconds={evict}"),
+                format!("controller.extraArgs={{--node-lost-after-seconds={lost}}}"),
             ],
             ..MusterOptions::default()
         }),

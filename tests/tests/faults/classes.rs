@@ -58,16 +58,18 @@ enum Told {
 }
 
 impl Told {
-    /// Type and reason of the condition that the Node gets. A GPU that is gone has no class, and what is contained is over with whoever used it.
+    /// Type and reason of the condition that the Node gets. A GPU that is gone has no class of its own, and needs the machine started anew like one of
+    /// which the driver says so; what is contained is over with whoever used it.
     fn on_node(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Taint(_, "" | "Contained") | Self::Anomaly("App", _) => None,
+            Self::Taint(_, "Contained") | Self::Anomaly("App", _) => None,
+            Self::Taint(_, "") => Some((NODE_GPU_FAULT, "Reboot")),
             Self::Taint(_, class) => Some((NODE_GPU_FAULT, class)),
             Self::Anomaly(class, _) => Some((NODE_GPU_ANOMALY, class)),
         }
     }
 
-    /// Whether no fault is to be told of the Node. Of a GPU that is gone nothing is promised.
+    /// Whether no fault is to be told of the Node.
     fn is_no_fault_of_node(self) -> bool {
         matches!(self, Self::Anomaly(..) | Self::Taint(_, "Contained"))
     }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context, Result, ensure};
+use futures::future::{join, join_all};
 use muster_api::{GangPhase, Reason, TeamSpec, TierPreemption, keys::TAINT_FAULT};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota, tier},
@@ -81,10 +82,9 @@ async fn two_faults_at_once_cost_one_attempt(cluster: &mut Cluster) -> Result<()
         ensure_fault_evictions(&client, "two", &running.gang(), 1).await
     }
     .await;
-    let cleared = first.clear(cluster).await;
-    let cleared = cleared.and(second.clear(cluster).await);
+    let (first, second) = join(first.clear(cluster), second.clear(cluster)).await;
     judged?;
-    cleared?;
+    first.and(second)?;
     running.finishes(&client).await
 }
 
@@ -126,12 +126,12 @@ async fn a_fault_during_recovery_costs_that_attempt_and_the_next_one_runs(
     for node in &cluster.nodes {
         node.set_runtime_faults(&json!({}))?;
     }
-    let mut cleared = first.clear(cluster).await;
-    if let Some(second) = second {
-        cleared = cleared.and(second.clear(cluster).await);
-    }
+    let broken = [Some(first), second].into_iter().flatten();
+    let broken: Vec<TargetGpu> = broken.collect();
+    let cluster = &*cluster;
+    let cleared = join_all(broken.iter().map(|gpu| gpu.clear(cluster))).await;
     judged?;
-    cleared?;
+    cleared.into_iter().collect::<Result<()>>()?;
     running.finishes(&client).await
 }
 

@@ -12,8 +12,10 @@ use muster_tests::{
 };
 
 /// Nodes are given up sooner than the chart says: lost after 10 s instead of 60, gangs evicted after 20 s instead of 240.
-const SOON: &str =
-    "controller.extraArgs={--node-lost-after-seconds=10,--node-evict-after-seconds=20}";
+const SOON: [&str; 2] = [
+    "controller.extraArgs={--node-lost-after-seconds=10}",
+    "recovery.nodeLossSeconds=20",
+];
 
 fn main() -> ExitCode {
     let node = |name: &str| NodeOptions {
@@ -24,7 +26,7 @@ fn main() -> ExitCode {
     let options = ClusterOptions {
         nodes: ["node-0", "node-1", "node-2"].map(node).into(),
         muster: Some(MusterOptions {
-            values: vec![SOON.to_owned()],
+            values: SOON.map(str::to_owned).to_vec(),
             ..MusterOptions::default()
         }),
         ..ClusterOptions::default()

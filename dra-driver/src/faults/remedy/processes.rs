@@ -2,10 +2,17 @@
 //!
 //! What has ended is looked for in the cgroup of this process, where a command's processes are. To read the environment of another's process may take for
 //! ever, if that hangs in the kernel as processes of broken GPUs do; and anybody may give his own processes the mark.
+//!
+//! What an earlier driver left may be in any cgroup: there all processes of the node are read. Whoever hangs then holds up a thread and nothing else ([`Ender`]).
 
 use std::{
     fs,
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,8 +26,66 @@ pub(super) const POLL: Duration = Duration::from_millis(50);
 /// How long it is waited for what was killed, and for the rest of its output.
 pub(super) const KILLED: Duration = Duration::from_secs(5);
 
-/// Ends all processes with this mark, in whatever cgroup; whether none is left. Blocking.
-pub fn end(proc: &Path, id: &str) -> bool {
+/// How long it is waited for an answer about all processes of the node: as long as those that were killed have, and thousands take to be read.
+const LONGEST: Duration = Duration::from_secs(15);
+
+/// Ends what an earlier driver left, on a thread that is waited for 15 s at most. Cheap to clone; clones share the one thread.
+///
+/// A process whose environment cannot be read now may be one of the command's, so the answer is then that some are left: the GPUs of that mark stay kept, and are
+/// looked for anew, while all others are reset and checked. No second thread is begun before the first has ended, so however often it is asked one thread hangs.
+/// It does no harm when it goes on late: an id is of one command, and what bears it is to end whenever it is found.
+#[derive(Clone, Debug, Default)]
+pub struct Ender {
+    is_busy: Arc<AtomicBool>,
+}
+
+/// The thread, until this is dropped.
+struct Busy(Arc<AtomicBool>);
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+impl Ender {
+    /// Ends all processes with this mark, in whatever cgroup; whether it is known that none is left. Blocking, for a bounded time.
+    pub fn end(&self, proc: &Path, id: &str) -> bool {
+        let (proc, id) = (proc.to_owned(), id.to_owned());
+        self.answer_within(LONGEST, move || end(&proc, &id))
+    }
+
+    fn answer_within(&self, limit: Duration, look: impl FnOnce() -> bool + Send + 'static) -> bool {
+        if self.is_busy.swap(true, Ordering::SeqCst) {
+            tracing::warn!(
+                "a process of the node still cannot be looked at: what is left of commands is not known"
+            );
+            return false;
+        }
+        let busy = Busy(Arc::clone(&self.is_busy));
+        let (tell, told) = mpsc::sync_channel(1);
+        let look = move || {
+            let is_ended = look();
+            // Before it is told: whoever is told may ask about the next.
+            drop(busy);
+            // Nobody waits any more, if it is late.
+            let _ = tell.send(is_ended);
+        };
+        if let Err(error) = thread::Builder::new().spawn(look) {
+            tracing::warn!(%error, "what is left of commands cannot be looked for");
+            return false;
+        }
+        told.recv_timeout(limit).unwrap_or_else(|_| {
+            tracing::error!(
+                "a process of the node cannot be looked at: what is left of commands is not known"
+            );
+            false
+        })
+    }
+}
+
+/// Ends all processes with this mark, in whatever cgroup; whether none is left. Blocking, for as long as the kernel takes to show each process.
+fn end(proc: &Path, id: &str) -> bool {
     end_within(proc, id, None)
 }
 
@@ -108,6 +173,51 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_hangs_when_it_is_read_holds_up_one_thread_and_nobody_who_asks() {
+        let directory = tempfile::tempdir().unwrap();
+        let proc = directory.path().to_owned();
+        fs::create_dir(proc.join("10")).unwrap();
+        let environment = proc.join("10").join("environ");
+        // Nobody has it open for writing: to open it for reading takes for ever.
+        let made = Command::new("mkfifo").arg(&environment).status().unwrap();
+        assert!(made.success());
+        let ender = Ender::default();
+        let ask = |limit: Duration| {
+            let proc = proc.clone();
+            ender.answer_within(limit, move || end(&proc, "one"))
+        };
+        assert!(!ask(Duration::from_millis(50)), "it may be one of them");
+        // The limit is not even waited for.
+        let begun = Instant::now();
+        assert!(!ask(LONGEST));
+        assert!(begun.elapsed() < LONGEST, "{:?}", begun.elapsed());
+        // It goes on, and turns out to be no such process.
+        let writer = fs::OpenOptions::new().write(true).open(&environment);
+        fs::remove_dir_all(proc.join("10")).unwrap();
+        drop(writer.unwrap());
+        let deadline = Instant::now() + LONGEST;
+        while !ask(LONGEST) {
+            assert!(Instant::now() < deadline, "the thread does not end");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn one_after_another_is_asked_about_and_a_look_that_breaks_off_is_no_answer() {
+        let ender = Ender::default();
+        for number in 0..100 {
+            assert!(ender.answer_within(LONGEST, || true), "{number}");
+        }
+        assert!(!ender.answer_within(LONGEST, || panic!("on purpose")));
+        // The thread may still be about to end.
+        let deadline = Instant::now() + LONGEST;
+        while !ender.answer_within(LONGEST, || true) {
+            assert!(Instant::now() < deadline, "no other is asked about");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
     fn what_an_earlier_driver_left_running_is_found_by_its_mark() {
         let id = format!("left-{}", std::process::id());
         let mut left = Command::new("/bin/sleep")
@@ -115,10 +225,11 @@ mod tests {
             .env(VARIABLE, &id)
             .spawn()
             .unwrap();
-        assert!(end(Path::new("/proc"), "of-nobody"));
+        let ender = Ender::default();
+        assert!(ender.end(Path::new("/proc"), "of-nobody"));
         assert_eq!(left.try_wait().unwrap(), None);
         // A child of this process is a zombie from then on, which has no environment.
-        assert!(end(Path::new("/proc"), &id));
+        assert!(ender.end(Path::new("/proc"), &id));
         let status = left.wait().unwrap();
         assert_eq!(status.signal(), Some(9));
     }

@@ -12,7 +12,7 @@
 //! 1. The kernel's log can be read. The GPUs are kept ([`crate::store::marks`]): nobody changes them, no claim is recorded with any of them, and no slice lies on them that a reset would
 //!    take from its administrator.
 //! 2. NVML lists no process on them, and no slices but those that were known in step 1, and no process but this one has their files open. Then NVML is closed, and it is looked again, at this one as well.
-//! 3. The command is run. What it left is ended.
+//! 3. The command is run, unless the driver is about to stop. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
 //! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. If NVML was closed for that it is not tried again soon. From step 3 on the reset counts, also if the driver ends before it has
@@ -47,6 +47,9 @@ use crate::{
 /// How long a reset has to end that takes too long, or that runs while the driver stops: well within the 30 s that the kubelet waits for the driver.
 const GRACE: Duration = Duration::from_secs(15);
 
+/// Why none is begun while the driver stops.
+const STOPS: &str = "the driver is about to stop";
+
 /// What came of a reset.
 #[derive(Debug)]
 pub enum Outcome {
@@ -74,6 +77,9 @@ pub fn reset(
     wanted: &Wanted,
     is_over: impl Fn() -> bool,
 ) -> Outcome {
+    if is_over() {
+        return Outcome::Refused(STOPS.to_owned());
+    }
     if !tools.eye.hears_the_log() {
         let why = "the kernel's log cannot be read, which alone tells of faults of the other GPUs while NVML is closed";
         return Outcome::Refused(why.to_owned());
@@ -229,7 +235,6 @@ fn run(
         released.map_err(|error| Outcome::InVain(format!("NVML cannot be closed: {error}")))?;
     let by_anybody = open().and_then(|open| refuse(&open, is_ignored));
     by_anybody.map_err(Outcome::InVain)?;
-    tracing::warn!(command = ?words, "resetting");
     let run = Run {
         words: &words,
         root: tools.root.as_ref(),
@@ -237,9 +242,19 @@ fn run(
         deadline: order.order.deadline,
         grace: GRACE,
     };
-    let ended = run.until(is_over);
+    let ended = begin(&run, is_over);
     drop(released);
-    Ok(ended)
+    ended
+}
+
+/// Runs the command, unless the driver is to stop already: then it would be asked to end at once, and count as one of the two tries. Who is asked to stop after
+/// this question has begun it, and waits for it for [`GRACE`].
+fn begin(run: &Run<'_>, is_over: impl Fn() -> bool) -> Result<Ended, Outcome> {
+    if is_over() {
+        return Err(Outcome::InVain(STOPS.to_owned()));
+    }
+    tracing::warn!(command = ?run.words, "resetting");
+    Ok(run.until(is_over))
 }
 
 fn refuse(
@@ -299,6 +314,31 @@ mod tests {
         inventory::KnownGpus,
         mock_node::{BOOT, MockNode},
     };
+
+    #[test]
+    fn a_reset_that_is_to_stop_before_it_is_begun_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let begun = directory.path().join("begun");
+        let words = ["/bin/sh", "-c", "echo > \"$0\"", begun.to_str().unwrap()];
+        let words = words.map(str::to_owned);
+        let id = format!("begin-{}", std::process::id());
+        let run = Run {
+            words: &words,
+            root: None,
+            id: &id,
+            deadline: Duration::from_mins(1),
+            grace: GRACE,
+        };
+        let outcome = begin(&run, || true);
+        assert!(
+            matches!(&outcome, Err(Outcome::InVain(why)) if why == STOPS),
+            "{outcome:?}"
+        );
+        assert!(!begun.exists(), "the command was begun");
+        let ended = begin(&run, || false).unwrap();
+        assert_eq!(ended.how, How::Exited(0), "{ended:?}");
+        assert!(begun.exists());
+    }
 
     #[test]
     fn a_slice_that_an_administrator_made_a_moment_ago_is_not_reset_away() {

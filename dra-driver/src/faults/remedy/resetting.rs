@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use super::{
     Tools,
     plan::{self, Due, Facts},
-    processes,
+    processes::Ender,
     reset::{Outcome, Wanted, reset},
     run::How,
     settings::ResetOrder,
@@ -55,6 +55,7 @@ pub(super) struct Resetting {
     shutdown: Shutdown,
     resets: Resets,
     refused: BTreeMap<String, Refused>,
+    ender: Ender,
 }
 
 /// A GPU that is to be reset, and is not.
@@ -95,6 +96,7 @@ impl Resetting {
             shutdown,
             resets: Resets::since(Instant::now()),
             refused: BTreeMap::new(),
+            ender: Ender::default(),
         }
     }
 
@@ -103,8 +105,9 @@ impl Resetting {
         let mut look_for_left_at = Instant::now();
         loop {
             if Instant::now() >= look_for_left_at {
-                let tools = self.tools.clone();
-                let looked = tokio::task::spawn_blocking(move || end_what_was_left(&tools)).await;
+                let (tools, ender) = (self.tools.clone(), self.ender.clone());
+                let looked =
+                    tokio::task::spawn_blocking(move || end_what_was_left(&tools, &ender)).await;
                 if let Err(broken) = looked {
                     tracing::error!(%broken, "the look for commands that were left broke off");
                 }
@@ -291,8 +294,9 @@ fn wanted(tools: &Tools, done: &Resets, settle: Duration) -> Vec<Wanted> {
     wanted
 }
 
-/// Ends what drivers that have ended left running on GPUs, counts the resets among it, and gives the GPUs free. Blocking.
-fn end_what_was_left(tools: &Tools) {
+/// Ends what drivers that have ended left running on GPUs, counts the resets among it, and gives the GPUs free. Blocking, for a bounded time: it is the task that resets GPUs
+/// which waits.
+fn end_what_was_left(tools: &Tools, ender: &Ender) {
     let left = match tools.store.left_marks() {
         Ok(left) => left,
         Err(failure) => {
@@ -309,8 +313,7 @@ fn end_what_was_left(tools: &Tools) {
             "a command was begun on a GPU by a driver that ended"
         );
         // Processes end with the boot.
-        let is_ended =
-            mark.boot_id != tools.boot_id || processes::end(Path::new("/proc"), &mark.id);
+        let is_ended = mark.boot_id != tools.boot_id || ender.end(Path::new("/proc"), &mark.id);
         if let Some(reset) = &mark.reset {
             tools.eye.count_reset(&reset.gpu, reset.number);
         }
