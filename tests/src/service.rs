@@ -81,7 +81,15 @@ impl Service {
 
     /// Starts it once with another environment variable, and does not wait.
     pub fn spawn_with_env(&mut self, name: &str, value: &str) -> Result<()> {
-        let launch = self.launch.clone().env(name, value);
+        self.spawn_with_variables(&[(name, value)])
+    }
+
+    /// Starts it once with other environment variables, and does not wait.
+    pub fn spawn_with_variables(&mut self, variables: &[(&str, &str)]) -> Result<()> {
+        let own = self.launch.clone();
+        let launch = variables
+            .iter()
+            .fold(own, |launch, (name, value)| launch.env(*name, *value));
         self.spawn_as(&launch)
     }
 

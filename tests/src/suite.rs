@@ -76,6 +76,13 @@ impl Scenario {
         self
     }
 
+    /// Gangs run in it while an outage is on, as it tells the observer.
+    #[must_use]
+    pub fn with_outages(mut self) -> Self {
+        self.expected = Expected::Outages;
+        self
+    }
+
     /// Its gangs are none, because there is no controller: their containers get GPUs all the same.
     #[must_use]
     pub fn without_controller(mut self) -> Self {

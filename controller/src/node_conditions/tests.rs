@@ -209,6 +209,32 @@ async fn a_write_names_our_conditions_and_the_uid_and_is_repeated_until_it_succe
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_a_node_that_is_gone_or_was_made_anew_the_watch_tells_and_nothing_is_repeated() {
+    let anew = "Node \"n\" is invalid: metadata.uid: Invalid value: \"u\": field is immutable";
+    let invalid = "Node \"n\" is invalid: status.conditions: Invalid value: \"\": no";
+    for (code, message, is_repeated) in [
+        (404, "nodes \"n\" not found", false),
+        (409, "the object has been modified", false),
+        (422, anew, false),
+        (422, invalid, true),
+        (500, anew, true),
+    ] {
+        let api = ScriptedApi::new([
+            failure(code, message),
+            (200, json!({"metadata": {"name": "n"}})),
+        ]);
+        let (keeper, reported) = Keeper::new();
+        reported.observe(&node("n", "u", &json!([])));
+        let faults = json!([fault("gpu-3", "Reset", "XID 48")]);
+        reported.observe(&devices("n", "u", &json!({ "faults": faults })));
+        let keeping = tokio::time::timeout(Duration::from_secs(20), keeper.keep(api.client()));
+        assert!(keeping.await.is_err(), "it goes on");
+        let asked = 1 + usize::from(is_repeated);
+        assert_eq!(api.asked().len(), asked, "{code} {message}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_writes_a_condition_and_breaks_off_takes_the_keeper_along() {
     let (keeper, reported) = Keeper::new();
     reported.observe(&node("n", "u", &json!([])));

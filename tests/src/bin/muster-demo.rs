@@ -60,6 +60,12 @@ async fn run(arguments: Arguments) -> Result<()> {
         "the observer saw that something was wrong:\n{}",
         report.observer
     );
+    let wrong = report.fault.wrong();
+    ensure!(
+        wrong.is_empty(),
+        "the broken GPU cost more than it may: {}",
+        wrong.join("; ")
+    );
     Ok(())
 }
 

@@ -80,6 +80,7 @@ impl<Say: Fn(&str)> Play<Say> {
 
         let since = |at: Instant| tenths(at.saturating_duration_since(broke));
         Ok(FaultReport {
+            xid: XID,
             gang: format!("{team}/{name}"),
             node,
             device,

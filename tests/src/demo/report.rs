@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use crate::observer::{Expected, Verdict};
 
+/// GPUs of a node beside the one that breaks.
+const OTHERS: usize = 7;
+
 /// What the demonstration observed.
 #[derive(Clone, Debug, Serialize)]
 pub struct DemoReport {
@@ -41,7 +44,7 @@ pub struct ObserverReport {
 
 impl From<Verdict> for ObserverReport {
     fn from(verdict: Verdict) -> Self {
-        let wrong = verdict.wrong(Expected::Gangs);
+        let wrong = verdict.wrong(Expected::FaultEvictions);
         let seen = verdict.seen;
         let checks = seen.checks.iter();
         Self {
@@ -83,6 +86,8 @@ impl fmt::Display for ObserverReport {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct FaultReport {
+    /// The XID by which NVIDIA's driver told that the GPU broke.
+    pub xid: u32,
     /// `namespace/name` of the gang.
     pub gang: String,
     /// The node of the GPU.
@@ -111,11 +116,39 @@ pub struct FaultReport {
     pub gpus_beside: Vec<String>,
 }
 
+impl FaultReport {
+    /// What was seen otherwise than the act promises, for people; nothing if all is well.
+    pub fn wrong(&self) -> Vec<String> {
+        let mut wrong = Vec::new();
+        if !self.has_kept_its_place {
+            wrong.push(format!("{} lost its place in the queue", self.gang));
+        }
+        if self.nodes_now.is_empty() || self.nodes_now.contains(&self.node) {
+            wrong.push(format!(
+                "{} does not run elsewhere than on {}, but on {}",
+                self.gang,
+                self.node,
+                self.nodes_now.join(",")
+            ));
+        }
+        if self.gpus_beside.len() != OTHERS || self.gpus_beside.contains(&self.gpu) {
+            wrong.push(format!(
+                "{} has not the {OTHERS} other GPUs of {}, but {}",
+                self.beside,
+                self.node,
+                self.gpus_beside.join(",")
+            ));
+        }
+        wrong
+    }
+}
+
 impl fmt::Display for FaultReport {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             formatter,
-            "{} of {} broke under {}: {} after {:.1} s, evicted after {:.1} s, running again after {:.1} s",
+            "XID {} broke {} of {} under {}: {} after {:.1} s, evicted after {:.1} s, running again after {:.1} s",
+            self.xid,
             self.device,
             self.node,
             self.gang,
@@ -126,7 +159,7 @@ impl fmt::Display for FaultReport {
         )?;
         writeln!(
             formatter,
-            "  it was on {} and is on {}, its place in the queue was {}; {} has {} GPUs of {}",
+            "  it was on {} and is on {}, its place in the queue was {}; {} has {} other GPUs of {} meanwhile",
             self.nodes_before.join(","),
             self.nodes_now.join(","),
             if self.has_kept_its_place {
@@ -194,5 +227,64 @@ impl fmt::Display for DemoReport {
             }
         }
         write!(formatter, "\n{}\n{}", self.fault, self.observer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn as_promised() -> FaultReport {
+        FaultReport {
+            xid: 48,
+            gang: "product/sweep".to_owned(),
+            node: "node-1".to_owned(),
+            device: "gpu-0".to_owned(),
+            gpu: "GPU-broken".to_owned(),
+            taint: "gpu.muster.dev/fault=Reset".to_owned(),
+            taint_seconds: 0.4,
+            eviction_seconds: 0.9,
+            running_seconds: 12.0,
+            nodes_before: ["node-1", "node-3"].map(str::to_owned).into(),
+            nodes_now: ["node-2", "node-3"].map(str::to_owned).into(),
+            has_kept_its_place: true,
+            beside: "research/seven".to_owned(),
+            gpus_beside: (0..OTHERS).map(|number| format!("GPU-{number}")).collect(),
+        }
+    }
+
+    #[test]
+    fn a_fault_is_shown_as_promised_or_it_is_said_what_was_otherwise() {
+        type Change = fn(&mut FaultReport);
+        assert_eq!(as_promised().wrong(), Vec::<String>::new());
+        assert!(as_promised().to_string().starts_with("XID 48 broke gpu-0"));
+        let cases: [(Change, &str); 5] = [
+            (
+                |report| report.has_kept_its_place = false,
+                "lost its place in the queue",
+            ),
+            (
+                |report| report.nodes_now = vec!["node-1".to_owned()],
+                "elsewhere than on node-1",
+            ),
+            (
+                |report| report.nodes_now.clear(),
+                "elsewhere than on node-1",
+            ),
+            (
+                |report| report.gpus_beside.truncate(OTHERS - 1),
+                "the 7 other GPUs",
+            ),
+            (
+                |report| report.gpus_beside[0] = "GPU-broken".to_owned(),
+                "the 7 other GPUs",
+            ),
+        ];
+        for (change, expected) in cases {
+            let mut report = as_promised();
+            change(&mut report);
+            let wrong = report.wrong();
+            assert!(wrong.len() == 1 && wrong[0].contains(expected), "{wrong:?}");
+        }
     }
 }

@@ -86,6 +86,12 @@ impl Containers {
         running.map(|run| &run.container)
     }
 
+    /// The same, each with its id.
+    pub(super) fn running_by_id(&self) -> impl Iterator<Item = (&str, &Container)> {
+        let running = self.runs.iter().filter(|(_, run)| run.exited.is_none());
+        running.map(|(id, run)| (id.as_str(), &run.container))
+    }
+
     /// Containers that are not judged to their end.
     pub(super) fn open(&self) -> impl Iterator<Item = &Container> {
         self.runs.values().map(|run| &run.container)

@@ -26,6 +26,8 @@ pub enum Invariant {
     S8,
     /// A stale leader commits nothing.
     S16,
+    /// An outage of Muster or of the API server ends nothing that runs.
+    S18,
 }
 
 impl fmt::Display for Invariant {

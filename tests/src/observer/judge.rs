@@ -22,6 +22,7 @@ use super::{
     hardware::{Cards, Part},
     history::{ChargeHistory, PermitHistory},
     leaks::{self, Holders},
+    outages::Outages,
     overdue::Overdue,
     published::Published,
     quota::Quota,
@@ -62,6 +63,7 @@ pub(super) struct Judge {
     leaking: Overdue,
     faults: Faults,
     fault_evictions: FaultEvictions,
+    outages: Outages,
     seen_pods: BTreeSet<String>,
     /// The revision at the verdict before: nobody asks for what was earlier.
     judged_before: Revision,
@@ -92,6 +94,7 @@ impl Default for Judge {
             leaking: Overdue::after(RELEASE_BOUND),
             faults: Faults::default(),
             fault_evictions: FaultEvictions::default(),
+            outages: Outages::default(),
             seen_pods: BTreeSet::new(),
             judged_before: 0,
         }
@@ -136,7 +139,10 @@ impl Judge {
                 Ok(None) => {}
                 Err(error) => self.blind(&format!("{error:#}")),
             },
-            Event::Exited => self.containers.exit(id, revision),
+            Event::Exited => {
+                self.outages.exit(id, line.exit_code, &mut self.findings);
+                self.containers.exit(id, revision);
+            }
         }
     }
 
@@ -198,6 +204,8 @@ impl Judge {
         self.holders
             .forget(&self.world, &self.charges, &self.remains);
         self.judged_before = self.revision;
+        // Whoever did not say that it is over has failed.
+        self.outages = Outages::default();
         let (violations, seen) = self.findings.take();
         Verdict { violations, seen }
     }
@@ -210,6 +218,23 @@ impl Judge {
 
     pub(super) fn suspend_bounds(&mut self, suspended: bool) {
         self.suspended = suspended;
+    }
+
+    /// An outage begins: whatever runs, and is not told to end by now, goes on until it is over.
+    pub(super) fn outage_begins(&mut self) {
+        let pods = &self.world.pods;
+        let goes_on = |container: &Container| {
+            let pod = pods.get(&container.pod_uid);
+            pod.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none() && !is_terminal(pod))
+        };
+        let running = self.containers.running_by_id();
+        self.outages
+            .begin(running.filter(|(_, container)| goes_on(container)));
+    }
+
+    /// The outage is over.
+    pub(super) fn outage_is_over(&mut self) {
+        self.outages.end(&mut self.findings);
     }
 
     /// The revision up to which everything was judged.

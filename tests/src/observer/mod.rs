@@ -1,4 +1,5 @@
-//! The observer: watches the cluster from the outside and checks S1 to S8 and S16 all the time.
+//! The observer: watches the cluster from the outside and checks S1 to S8 and S16 all the time, and S18
+//! while a scenario says that an outage is on.
 //!
 //! It knows nothing of Muster but `muster-api`: no engine, no protocol. What a gang costs, whom it is charged to and
 //! which Flavor it takes it works out from pods, claims, slices, Namespaces and Team specs; which part of which GPU was in whose hands
@@ -31,6 +32,7 @@ mod journals;
 mod judge;
 mod leaks;
 mod limits;
+mod outages;
 mod overdue;
 mod published;
 mod quantity;
@@ -100,6 +102,8 @@ pub enum Expected {
     Faults,
     /// The same, and gangs were evicted for that.
     FaultEvictions,
+    /// Gangs were admitted, ran and ended, and containers of them ran while an outage was on.
+    Outages,
     /// Containers got GPUs, with no controller to admit them.
     Containers,
     /// No pod got a GPU.
@@ -109,11 +113,12 @@ pub enum Expected {
 impl Expected {
     /// The invariants that must have been checked.
     fn invariants(self) -> &'static [Invariant] {
-        use Invariant::{S1, S2, S3, S4, S5, S6, S7, S8, S16};
+        use Invariant::{S1, S2, S3, S4, S5, S6, S7, S8, S16, S18};
         match self {
             Self::Gangs => &[S1, S2, S3, S4, S5, S6, S16],
             Self::Faults => &[S1, S2, S3, S4, S5, S6, S7, S16],
             Self::FaultEvictions => &[S1, S2, S3, S4, S5, S6, S7, S8, S16],
+            Self::Outages => &[S1, S2, S3, S4, S5, S6, S16, S18],
             Self::Containers => &[S3, S6],
             Self::Nothing => &[],
         }
@@ -133,7 +138,7 @@ impl Verdict {
             format!("the observer was blind: it never checked {invariant}; {seen}")
         }));
         let is_empty = match expected {
-            Expected::Gangs | Expected::Faults | Expected::FaultEvictions => {
+            Expected::Gangs | Expected::Faults | Expected::FaultEvictions | Expected::Outages => {
                 seen.gangs == 0 || seen.pods == 0 || seen.containers == 0
             }
             Expected::Containers => seen.pods == 0 || seen.containers == 0,
@@ -196,6 +201,23 @@ impl Observer {
     /// permitted, and S7 of what was told) is judged all the same.
     pub fn suspend_bounds(&self, suspended: bool) {
         self.judge().suspend_bounds(suspended);
+    }
+
+    /// An outage of Muster, or of the API server, is about to begin: until [`Self::outage_is_over`] each container that runs now goes on, or ends by
+    /// itself and well (S18). What happened before this call is judged first, for which etcd has to answer.
+    pub async fn outage_begins(&self) -> Result<()> {
+        self.wait_until("everything is judged before the outage", |_| Vec::new())
+            .await?;
+        self.judge().outage_begins();
+        Ok(())
+    }
+
+    /// The outage is over, and etcd answers again: all that happened meanwhile is judged first.
+    pub async fn outage_is_over(&self) -> Result<()> {
+        self.wait_until("everything is judged after the outage", |_| Vec::new())
+            .await?;
+        self.judge().outage_is_over();
+        Ok(())
     }
 
     /// Waits until everything that was written before this call is judged, and returns what was seen since the last

@@ -32,6 +32,9 @@ pub(super) struct Line {
     /// Device nodes that it was given.
     #[serde(default)]
     pub(super) device_nodes: Option<Vec<String>>,
+    /// How it ended, of one that has exited: 128 and the signal's number where that ended it.
+    #[serde(default)]
+    pub(super) exit_code: Option<i64>,
 }
 
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]

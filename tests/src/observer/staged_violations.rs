@@ -1,6 +1,7 @@
 //! The observer sees a violation of each invariant when one is staged, and none when all goes well.
 
 mod faults;
+mod outages;
 mod releases;
 mod slices;
 mod whole_evictions;

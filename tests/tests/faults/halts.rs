@@ -25,7 +25,7 @@ use crate::stage::{
 /// Value of the chart by which no number of nodes is too many.
 pub(crate) const CLOSED_BREAKER: &str = "recovery.breaker.sharePercent=100";
 /// The argument that the chart makes of it, and the one by which two nodes are as many as there may be.
-const SHARE: (&str, &str) = ("--breaker-share-percent=100", "--breaker-share-percent=0");
+pub(crate) const SHARE: (&str, &str) = ("--breaker-share-percent=100", "--breaker-share-percent=0");
 /// The argument of these tests, and what ships.
 const MODE: (&str, &str) = ("--recovery-mode=enforce", "--recovery-mode=observe");
 /// Nodes for which gangs are evicted at most where the share is nothing.

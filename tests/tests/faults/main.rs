@@ -15,7 +15,10 @@ mod drains;
 mod halts;
 mod hung;
 mod node_condition;
+mod peers;
+mod preempted;
 mod recovery;
+mod remedies;
 mod restarts;
 mod stage;
 mod stages_of_life;
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
     };
     let mut scenarios = classes::scenarios(is_all);
     scenarios.extend(recovery::core());
+    scenarios.extend(node_condition::scenarios());
     let further = [
         recovery::further(),
         crowd::scenarios(),
@@ -82,6 +86,9 @@ fn main() -> ExitCode {
             recovery::longer(),
             hung::scenarios(),
             drains::scenarios(),
+            remedies::scenarios(),
+            preempted::scenarios(),
+            peers::scenarios(),
         ];
         scenarios.extend(longer.into_iter().flatten());
     } else {

@@ -14,7 +14,9 @@ use muster_tests::{
 };
 
 pub(crate) fn scenarios() -> Vec<Scenario> {
-    scenarios![gangs_run_and_start_over_crashes_of_the_api_server_and_of_etcd]
+    let scenarios = scenarios![gangs_run_and_start_over_crashes_of_the_api_server_and_of_etcd];
+    let scenarios = scenarios.into_iter();
+    scenarios.map(Scenario::with_outages).collect()
 }
 
 async fn gangs_run_and_start_over_crashes_of_the_api_server_and_of_etcd(
@@ -60,6 +62,7 @@ async fn gangs_run_and_start_over_crashes_of_the_api_server_and_of_etcd(
 async fn crash(cluster: &mut Cluster, part: ControlPlanePart) -> Result<()> {
     if let Some(observer) = cluster.observer() {
         observer.suspend_bounds(true);
+        observer.outage_begins().await?;
     }
     let program = Program::ControlPlane(part);
     cluster.service(program)?.kill();
@@ -69,6 +72,7 @@ async fn crash(cluster: &mut Cluster, part: ControlPlanePart) -> Result<()> {
     cluster.service(api_server)?.wait_until_ready().await?;
     cluster.installation()?.start(Part::Controller).await?;
     if let Some(observer) = cluster.observer() {
+        observer.outage_is_over().await?;
         observer.suspend_bounds(false);
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! What goes on while programs of Muster are down.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Result, ensure};
 use k8s_openapi::api::{
@@ -10,20 +10,30 @@ use k8s_openapi::api::{
 use kube::{Api, Client, ResourceExt};
 use muster_tests::{
     builders,
-    cluster::Cluster,
+    cluster::{Cluster, Program},
+    control_plane::ControlPlanePart,
     gangs,
     install::Part,
-    kubernetes::{self, LIMIT, Progress, eventually},
+    kubernetes::{self, LIMIT, Progress, always, eventually},
     scenarios,
     suite::Scenario,
     workloads::{self, Workload},
 };
 
+/// How long nothing answers: longer than anybody waits for an answer, and than it takes until a node of which nothing is heard counts as not Ready.
+const DOWN: Duration = Duration::from_secs(30);
 /// The central parts, in the order in which they are started.
 const CENTRAL_PARTS: [Part; 3] = [Part::Webhook, Part::Extender, Part::Controller];
 
-pub(crate) fn scenarios() -> Vec<Scenario> {
-    let mut all = scenarios![running_jobs_finish_while_every_part_of_muster_is_down];
+pub(crate) fn scenarios(is_all: bool) -> Vec<Scenario> {
+    let mut running = scenarios![running_jobs_finish_while_every_part_of_muster_is_down];
+    if is_all {
+        running.extend(scenarios![
+            gangs_run_on_while_neither_muster_nor_an_api_server_answers
+        ]);
+    }
+    let running = running.into_iter().map(Scenario::with_outages);
+    let mut all: Vec<Scenario> = running.collect();
     let unmanaged = scenarios![a_pod_that_is_not_managed_runs_while_every_part_of_muster_is_down];
     all.extend(unmanaged.into_iter().map(Scenario::without_gangs));
     all
@@ -81,6 +91,63 @@ async fn running_jobs_finish_while_every_part_of_muster_is_down(
         gangs::wait_until_finished(&client, "goes-on", &gangs::of_job(name)).await?;
     }
     Ok(())
+}
+
+/// All of Muster is down, and with it the API server and etcd. The kubelets, kube-scheduler and kube-controller-manager go on, and hear of nobody.
+async fn gangs_run_on_while_neither_muster_nor_an_api_server_answers(
+    cluster: &mut Cluster,
+) -> Result<()> {
+    let client = cluster.client();
+    builders::team_of_sixteen(&client, "unheard").await?;
+    let workload = Workload {
+        namespace: "unheard",
+        name: "train",
+        ranks: 2,
+        gpus: 4,
+    };
+    let ranks = workload.submit_job(cluster, &[]).await?;
+    let gang = gangs::of_job(workload.name);
+    gangs::wait_until_running(&client, "unheard", &gang).await?;
+    let began_with = pod_uids(&client, "unheard").await?;
+
+    stop_central_parts(cluster).await?;
+    stop_drivers(cluster).await;
+    let parts = [ControlPlanePart::ApiServer, ControlPlanePart::Etcd];
+    for part in parts {
+        cluster.service(Program::ControlPlane(part))?.kill();
+    }
+    let went_on = always("the ranks go on", DOWN, async || {
+        let ended: Vec<String> = (0..workload.ranks)
+            .filter_map(|rank| ranks.outcome(rank))
+            .collect();
+        Ok(Progress::when(ended.is_empty(), || format!("{ended:?}")))
+    })
+    .await;
+    // An API server answers once its etcd does.
+    for part in parts.into_iter().rev() {
+        cluster
+            .service(Program::ControlPlane(part))?
+            .start()
+            .await?;
+    }
+    start_drivers(cluster).await?;
+    start_central_parts(cluster).await?;
+    went_on?;
+    let ended_with = pod_uids(&client, "unheard").await?;
+    ensure!(
+        ended_with == began_with,
+        "pods were lost or made anew: {began_with:?}, {ended_with:?}"
+    );
+    ranks.finish()?;
+    gangs::wait_for_job(&client, "unheard", workload.name).await?;
+    gangs::wait_until_finished(&client, "unheard", &gang).await?;
+    let status = gangs::find(&client, "unheard", &gang).await?;
+    let status = status.and_then(|gang| gang.status).unwrap_or_default();
+    ensure!(
+        status.attempt == 1 && status.evictions.is_empty(),
+        "it went on as if nothing had been: {status:?}"
+    );
+    ranks.ensure_all_met()
 }
 
 async fn pod_uids(client: &Client, namespace: &str) -> Result<BTreeMap<String, Option<String>>> {
@@ -148,10 +215,12 @@ async fn a_pod_that_is_not_managed_runs_while_every_part_of_muster_is_down(
     result
 }
 
-/// While the controller is down on purpose, nothing can be given back: the observer's bounds of time stand still.
+/// While the controller is down on purpose, nothing can be given back: the observer's bounds of time stand still. Until the central parts are back, whatever
+/// else is down, no container ends that is not told to finish (S18).
 async fn stop_central_parts(cluster: &mut Cluster) -> Result<()> {
     if let Some(observer) = cluster.observer() {
         observer.suspend_bounds(true);
+        observer.outage_begins().await?;
     }
     for part in CENTRAL_PARTS.into_iter().rev() {
         cluster.installation()?.stop_part(part).await;
@@ -164,6 +233,7 @@ async fn start_central_parts(cluster: &mut Cluster) -> Result<()> {
         cluster.installation()?.start(part).await?;
     }
     if let Some(observer) = cluster.observer() {
+        observer.outage_is_over().await?;
         observer.suspend_bounds(false);
     }
     Ok(())
