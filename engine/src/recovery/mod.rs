@@ -16,4 +16,4 @@ pub use breaker::{BreakerLimits, BreakerWindow, TooManyNodes};
 pub use drain::{DrainAction, DrainFacts, Ends, Stays, drain};
 pub use fault::{Consequence, DeviceFault, FaultClass, FaultKind, consequence};
 pub use force::{ForceNode, ForcePolicy, ForceWord, HangingPod, NotForced, may_force};
-pub use restarts::Restarts;
+pub use restarts::{Restarts, failures_until};
