@@ -42,7 +42,7 @@ use crate::{
         is_controlled, owners_of, says_that_it_ends, suspended_for,
     },
     nodes::loss,
-    objects::job_object,
+    objects::{is_deleting, job_object},
     outward::{gang_status, patch},
     poll_context::{PollContext, attempt},
 };
@@ -72,7 +72,8 @@ pub(crate) fn failed_by_themselves(
         let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
             continue;
         };
-        if state != RankState::Failed {
+        // What was told to end is no failure: a Job that its user suspends counts none either.
+        if state != RankState::Failed || is_deleting(pod) {
             continue;
         }
         if !is_its_own(pod) || held::may_have_ended(context, plan, rank) {

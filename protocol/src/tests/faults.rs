@@ -2,6 +2,7 @@
 
 mod disruptions;
 mod drains;
+mod limits;
 
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
