@@ -14,6 +14,7 @@ mod crowd;
 mod drains;
 mod halts;
 mod hung;
+mod limits;
 mod node_condition;
 mod recovery;
 mod restarts;
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
             recovery::longer(),
             hung::scenarios(),
             drains::scenarios(),
+            limits::scenarios(),
         ];
         scenarios.extend(longer.into_iter().flatten());
     } else {
