@@ -12,8 +12,8 @@ use std::{collections::BTreeSet, sync::Arc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use job_facts::JobFacts;
-pub use strip::restarts_in_place;
 pub(crate) use strip::Strip;
+pub use strip::restarts_in_place;
 pub use unread::Receive;
 
 /// The type of every kind, under the name of its kind.

@@ -184,8 +184,9 @@ fn fails(world: &mut World, after_a_fault: bool) -> Result<(), Violation> {
     runs(world, &BTreeSet::new())?;
     if after_a_fault {
         breaks(world)?;
-        let nodes = NODES.into_iter();
-        nodes.for_each(|node| world.mend_gpus(node));
+        for node in NODES {
+            world.mend_gpus(node);
+        }
         // Else it might be what they die of.
         world.until("no fault is told any more", |world| !is_any_told(world))?;
     }

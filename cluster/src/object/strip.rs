@@ -177,13 +177,12 @@ pub fn restarts_in_place(job: &Job) -> bool {
 
 /// Of the template of a Job's pods: whether containers are started anew in place.
 fn template(do_restart_in_place: bool) -> PodTemplateSpec {
-    let pods = PodSpec {
-        restart_policy: Some(RESTARTS_IN_PLACE.to_owned()),
-        ..PodSpec::default()
-    };
     PodTemplateSpec {
         metadata: None,
-        spec: do_restart_in_place.then_some(pods),
+        spec: do_restart_in_place.then(|| PodSpec {
+            restart_policy: Some(RESTARTS_IN_PLACE.to_owned()),
+            ..PodSpec::default()
+        }),
     }
 }
 

@@ -89,16 +89,20 @@ pub(crate) fn failed_by_themselves(
 
 /// Whether all pods of an attempt ended, and it may still turn out that a fault ended them, which matters: its Job counts, and is to bear with faults.
 pub(crate) fn is_in_doubt(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> bool {
-    let may_be_told = faults::acts(context)
-        && owners_of(context.index, gang).any(may_be_covered)
+    let may_matter = owners_of(context.index, gang).any(may_be_covered)
         && failed_by_themselves(context, plan, None) > 0;
-    may_be_told && {
-        let fatal = doubted_for_seconds(context, gang, plan);
-        let seconds = fatal.max(FAULT_TOLD_WITHIN_SECONDS);
-        let since = context.clocks.failed_since(&plan.gang_uid);
-        let since = since.unwrap_or(context.now.monotonic_seconds);
-        !context.has_come(since.saturating_add(seconds))
+    if !may_matter {
+        return false;
     }
+    let told_within_seconds = if faults::acts(context) {
+        FAULT_TOLD_WITHIN_SECONDS
+    } else {
+        0
+    };
+    let seconds = doubted_for_seconds(context, gang, plan).max(told_within_seconds);
+    let since = context.clocks.failed_since(&plan.gang_uid);
+    let since = since.unwrap_or(context.now.monotonic_seconds);
+    !context.has_come(since.saturating_add(seconds))
 }
 
 /// How long it is doubted that pods of an attempt failed by themselves, in seconds, since its Job fails if they did; 0 if it does not.
