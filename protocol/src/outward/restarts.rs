@@ -6,7 +6,7 @@
 //! completes an eviction of another leader may not see the failed pods any more: the gang is started once more then, never once less.
 //!
 //! **In doubt** is for a while what pods died of: a driver takes two seconds to tell of a fault, a node that fell silent most of a minute. Where it matters,
-//! the attempt is not ended before ([`is_in_doubt`]); nobody waits for its place meanwhile who would have it sooner.
+//! the attempt is not ended before ([`is_in_doubt`]). It is charged for as long; its pods have ended, so nothing of it is used.
 //!
 //! **Its Job** counts each failed pod, and of a gang all fail when one does. So the Job's `backoffLimit` is raised to what attempts may cost: as many
 //! restarts as the gang declares ([`Restarts::failures_covered`]), or else, where recovery acts, all attempts up to this one ([`failures_until`]). It is raised as
