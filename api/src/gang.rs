@@ -217,6 +217,10 @@ pub struct GangStatus {
     /// How many of its attempts ended since pods of them failed by themselves.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub failed_attempts: i32,
+    /// How many pods failed by themselves in these attempts. More of them than the `backoffLimit` of its Job says as its user wrote it, and the
+    /// Job fails, unless the gang says how often it may be started anew.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub failed_pods: i32,
     /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
     /// more than it may; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]

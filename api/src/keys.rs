@@ -108,7 +108,9 @@ pub const RESUMED_BY_OTHERS: &str = "muster.dev/resumed-by-others";
 /// number of the pods that are deleted for that attempt.
 pub const BACKOFF_RAISED_FOR: &str = "muster.dev/backoff-limit-raised-for";
 /// Job annotation, written by the controller only, as `FROM/TO/UID` with the UID of the Job: the Job's `backoffLimit` was raised to `TO`, so
-/// that it covers all failures of as many restarts as its gang may have by [`MAX_RESTARTS`]. `FROM` is what it was at first.
+/// that its gang may be started anew: it covers all failures of as many restarts as [`MAX_RESTARTS`] allows, or, where nothing says how many, of
+/// all attempts so far. `FROM` is what it was as its user wrote it: more pods that fail by themselves, and it is lowered to that again, which `FROM/FROM/UID`
+/// says. Another limit than `TO` is somebody else's, and counts as what is written.
 pub const BACKOFF_COVERS: &str = "muster.dev/backoff-limit-covers";
 
 /// Scheduling gate, put by the webhook, taken by the controller only.

@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use job_facts::JobFacts;
 pub(crate) use strip::Strip;
+pub use strip::restarts_in_place;
 pub use unread::Receive;
 
 /// The type of every kind, under the name of its kind.

@@ -90,6 +90,8 @@ pub(crate) struct Clocks {
     status_writes: Table<String, u64>,
     /// Since when it is seen that an attempt of a Gang holds what has a fault, and which attempt.
     faults: Table<String, (i64, BTreeMap<Answered, u64>)>,
+    /// Which attempt of a Gang a rank failed of, and since when that is seen.
+    failures: Table<String, (i64, u64)>,
     ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, or kube-scheduler is away, and no start can make progress.
     stands_still: bool,
@@ -367,6 +369,16 @@ impl Clocks {
         faults.get(fault).copied().filter(|_| *of == attempt)
     }
 
+    /// Notes of which attempt of a Gang a rank has failed; `None`: of none that it carries.
+    pub(crate) fn note_failure(&mut self, gang_uid: &str, attempt: Option<i64>, now: u64) {
+        note_value(&mut self.failures, gang_uid, attempt, now);
+    }
+
+    /// Since when it is seen that a rank of the attempt that a Gang carries has failed.
+    pub(crate) fn failed_since(&self, gang_uid: &str) -> Option<u64> {
+        self.failures.get(gang_uid).map(|(_, since)| *since)
+    }
+
     /// A Gang is gone.
     pub(crate) fn forget(&mut self, gang_uid: &str) {
         self.nudges.remove(gang_uid);
@@ -379,6 +391,7 @@ impl Clocks {
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
         self.faults.remove(gang_uid);
+        self.failures.remove(gang_uid);
     }
 }
 

@@ -224,6 +224,8 @@ pub enum JobChange {
     Resume,
     /// Its `backoffLimit` is raised.
     RaiseBackoffLimit,
+    /// Its `backoffLimit` is what it was before Muster raised it.
+    RestoreBackoffLimit,
 }
 
 /// A change that the API server may refuse for good: one of an object may be forbidden, and another not.

@@ -8,7 +8,8 @@ use muster_cluster::{
     formed::GangKey,
     gangs::{is_gang, is_indexed, succeeded_ranks},
     index::{Index, NamespacedName},
-    pod::{self, ObservedPod, PodFields},
+    object::restarts_in_place,
+    pod::{self, DISRUPTION_TARGET, ObservedPod, PodFields},
 };
 
 use crate::{admission::plan::Plan, poll_context::PollContext};
@@ -90,6 +91,22 @@ pub(crate) fn is_drained_queue(index: &Index, job: &Job) -> bool {
 pub(crate) fn fails_by_index(job: &Job) -> bool {
     let spec = job.spec.as_ref();
     spec.is_some_and(|spec| spec.backoff_limit_per_index.is_some())
+}
+
+/// Whether each of its pods that fails by itself counts against its `backoffLimit`, and nothing else does. Containers that are started anew in place count as well; and
+/// what a `podFailurePolicy` ignores does not, be it for what ran in it: how a container ended, or a condition that Muster does not know.
+pub(crate) fn counts_failed_pods_alone(job: &Job) -> bool {
+    let policy = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.pod_failure_policy.as_ref());
+    let rules = policy.into_iter().flat_map(|policy| &policy.rules);
+    let mut ignoring = rules.filter(|rule| rule.action == "Ignore");
+    let ignores_its_own = ignoring.any(|rule| {
+        let mut conditions = rule.on_pod_conditions.iter().flatten();
+        rule.on_exit_codes.is_some() || conditions.any(|it| it.type_ != DISRUPTION_TARGET)
+    });
+    !ignores_its_own && !restarts_in_place(job)
 }
 
 /// How many pods of it may fail.

@@ -349,6 +349,7 @@ fn of_a_pods_status_the_controller_writes_the_condition_disruption_target() {
 }
 
 const SUSPENDED_FOR: &str = "muster.dev/suspended-for";
+const COVERS: &str = "muster.dev/backoff-limit-covers";
 
 #[test]
 fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
@@ -365,6 +366,8 @@ fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
     let resumed_by_us =
         json!({"metadata": {"annotations": {SUSPENDED_FOR: null}}, "spec": {"suspend": false}});
     let annotations = |annotations: Value| json!({"metadata": {"annotations": annotations}});
+    let raised =
+        json!({"metadata": {"annotations": {COVERS: "6/16/uid"}}, "spec": {"backoffLimit": 16}});
     for (what, before, change, allowed) in [
         ("nothing", json!({}), json!({}), true),
         ("a suspension of ours", json!({}), ours.clone(), true),
@@ -404,6 +407,30 @@ fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
             "a lower limit",
             json!({}),
             json!({"spec": {"backoffLimit": 5}}),
+            false,
+        ),
+        (
+            "the limit that there was before it was raised",
+            raised.clone(),
+            json!({"spec": {"backoffLimit": 6}}),
+            true,
+        ),
+        (
+            "no limit, which is that",
+            raised.clone(),
+            json!({"spec": {"backoffLimit": null}}),
+            true,
+        ),
+        (
+            "a lower one than there was",
+            raised.clone(),
+            json!({"spec": {"backoffLimit": 5}}),
+            false,
+        ),
+        (
+            "a lower one that it says there was by the same write",
+            raised,
+            json!({"metadata": {"annotations": {COVERS: "5/5/uid"}}, "spec": {"backoffLimit": 5}}),
             false,
         ),
         (

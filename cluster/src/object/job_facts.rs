@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::{
-    api::batch::v1::{Job, JobCondition},
+    api::batch::v1::{Job, JobCondition, PodFailurePolicy},
     apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, OwnerReference},
 };
 
-use super::strip::{is_read, suspenders_count};
+use super::strip::{is_read, restarts_in_place, suspenders_count};
 
 /// What is kept of a Job, but for its version: the same of a Job as it is received and as it is kept.
 #[derive(Debug, PartialEq)]
@@ -38,6 +38,8 @@ struct SpecFacts<'a> {
     active_deadline_seconds: Option<i64>,
     backoff_limit: Option<i32>,
     backoff_limit_per_index: Option<i32>,
+    pod_failure_policy: Option<&'a PodFailurePolicy>,
+    restarts_in_place: bool,
 }
 
 impl<'a> JobFacts<'a> {
@@ -66,6 +68,8 @@ impl<'a> JobFacts<'a> {
                 active_deadline_seconds: spec.active_deadline_seconds,
                 backoff_limit: spec.backoff_limit,
                 backoff_limit_per_index: spec.backoff_limit_per_index,
+                pod_failure_policy: spec.pod_failure_policy.as_ref(),
+                restarts_in_place: restarts_in_place(job),
             }),
             conditions: status.and_then(|status| status.conditions.as_deref()),
             completed_indexes: status.and_then(|status| status.completed_indexes.as_deref()),
@@ -94,7 +98,9 @@ mod tests {
             },
             "spec": {
                 "suspend": true, "parallelism": 2, "completions": 2, "completionMode": "Indexed", "backoffLimit": 3,
-                "backoffLimitPerIndex": 2, "activeDeadlineSeconds": 60, "template": {"spec": {"containers": []}},
+                "backoffLimitPerIndex": 2, "activeDeadlineSeconds": 60,
+                "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [3]}}]},
+                "template": {"spec": {"containers": [], "restartPolicy": "Never"}},
             },
             "status": {
                 "active": 2, "ready": 1, "startTime": "2027-01-01T00:00:00Z", "succeeded": 1, "completedIndexes": "0",
@@ -140,6 +146,21 @@ mod tests {
             ("/spec/backoffLimit", json!(4), true),
             ("/spec/backoffLimitPerIndex", json!(3), true),
             ("/spec/activeDeadlineSeconds", json!(61), true),
+            (
+                "/spec/podFailurePolicy/rules/0/action",
+                json!("Ignore"),
+                true,
+            ),
+            (
+                "/spec/template/spec/restartPolicy",
+                json!("OnFailure"),
+                true,
+            ),
+            (
+                "/spec/template/spec/containers",
+                json!([{"name": "c"}]),
+                false,
+            ),
             ("/status/succeeded", json!(2), true),
             ("/status/completedIndexes", json!("0,1"), true),
             ("/status/failedIndexes", json!("0"), true),

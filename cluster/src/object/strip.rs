@@ -9,7 +9,7 @@ use std::sync::Arc;
 use k8s_openapi::{
     api::{
         batch::v1::{Job, JobSpec, JobStatus},
-        core::v1::{Namespace, Node, NodeSpec, NodeStatus},
+        core::v1::{Namespace, Node, NodeSpec, NodeStatus, PodSpec, PodTemplateSpec},
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
@@ -165,7 +165,29 @@ pub(super) fn suspenders_count(job: &Job) -> bool {
     is_suspended && annotations.is_some_and(|it| it.contains_key(keys::SUSPENDED_FOR))
 }
 
+/// What a pod says whose containers are started anew where they are when they fail.
+const RESTARTS_IN_PLACE: &str = "OnFailure";
+
+/// Whether containers of a Job's pods are started anew in place when they fail: then the Job counts containers, and hardly any pods.
+pub fn restarts_in_place(job: &Job) -> bool {
+    let spec = job.spec.as_ref();
+    let pods = spec.and_then(|spec| spec.template.spec.as_ref());
+    pods.is_some_and(|pods| pods.restart_policy.as_deref() == Some(RESTARTS_IN_PLACE))
+}
+
+/// Of the template of a Job's pods: whether containers are started anew in place.
+fn template(do_restart_in_place: bool) -> PodTemplateSpec {
+    PodTemplateSpec {
+        metadata: None,
+        spec: do_restart_in_place.then(|| PodSpec {
+            restart_policy: Some(RESTARTS_IN_PLACE.to_owned()),
+            ..PodSpec::default()
+        }),
+    }
+}
+
 fn job(mut job: Job) -> Job {
+    let do_restart_in_place = restarts_in_place(&job);
     let do_suspenders_count = suspenders_count(&job);
     let suspenders = job.metadata.managed_fields.take();
     Job {
@@ -181,6 +203,8 @@ fn job(mut job: Job) -> Job {
             active_deadline_seconds: spec.active_deadline_seconds,
             backoff_limit: spec.backoff_limit,
             backoff_limit_per_index: spec.backoff_limit_per_index,
+            pod_failure_policy: spec.pod_failure_policy,
+            template: template(do_restart_in_place),
             ..JobSpec::default()
         }),
         status: job.status.map(|status| JobStatus {

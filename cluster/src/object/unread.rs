@@ -123,14 +123,38 @@ const OF_POD: &[Unread] = &[
     ),
 ];
 
+/// Whether the pods of a Job start their containers anew in place is read.
+const OF_TEMPLATE: &[Unread] = &[
+    ("affinity", Whole),
+    ("containers", Whole),
+    ("dnsConfig", Whole),
+    ("dnsPolicy", Whole),
+    ("ephemeralContainers", Whole),
+    ("hostAliases", Whole),
+    ("imagePullSecrets", Whole),
+    ("initContainers", Whole),
+    ("nodeSelector", Whole),
+    ("overhead", Whole),
+    ("readinessGates", Whole),
+    ("resourceClaims", Whole),
+    ("resources", Whole),
+    ("schedulingGates", Whole),
+    ("securityContext", Whole),
+    ("tolerations", Whole),
+    ("topologySpreadConstraints", Whole),
+    ("volumes", Whole),
+];
+
 const OF_JOB: &[Unread] = &[
     (
         "spec",
         Fields(&[
-            ("podFailurePolicy", Whole),
             ("selector", Whole),
             ("successPolicy", Whole),
-            ("template", Whole),
+            (
+                "template",
+                Fields(&[("metadata", Whole), ("spec", Fields(OF_TEMPLATE))]),
+            ),
         ]),
     ),
     ("status", Fields(&[("uncountedTerminatedPods", Whole)])),

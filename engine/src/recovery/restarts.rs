@@ -23,8 +23,14 @@ impl Restarts {
     /// still be started anew.
     pub fn failures_covered(self, pods: u32) -> u32 {
         let left = self.most.saturating_sub(self.failed_attempts);
-        pods.saturating_mul(self.attempt.saturating_add(left))
+        failures_until(self.attempt.saturating_add(left), pods)
     }
+}
+
+/// How many failures so many attempts may have cost whoever makes the pods, if so many pods run at once: each attempt at most all of its pods,
+/// whatever ended it.
+pub fn failures_until(attempts: u32, pods: u32) -> u32 {
+    pods.saturating_mul(attempts)
 }
 
 #[cfg(test)]

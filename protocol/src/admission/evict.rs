@@ -26,7 +26,7 @@ use crate::{
     jobs,
     nodes::loss,
     objects::{is_deleting, is_terminal, stamp},
-    outward::gang_status,
+    outward::{gang_status, restarts},
     poll_context::PollContext,
     stalls,
 };
@@ -217,10 +217,11 @@ fn delay_seconds(
         Reason::PodFailed if died_of_a_fault(context, plan) => Some(0),
         Reason::PodFailed => {
             let spec = gang_status::limits(context, &plan.key, gang);
-            let Some(grace) = spec.restart.failure_grace_seconds else {
-                return Some(context.config.recovery.failure_grace_seconds);
+            let grace = match spec.restart.failure_grace_seconds {
+                Some(grace) => u64::try_from(grace).ok()?,
+                None => context.config.recovery.failure_grace_seconds,
             };
-            u64::try_from(grace).ok()
+            Some(grace.max(restarts::doubted_for_seconds(context, gang, plan)))
         }
         _ if obstacle(context, plan).is_none() => None,
         _ if has_living(context, plan) && is_obstacle_for_good(context, plan) => {
@@ -238,7 +239,7 @@ fn died_of_a_fault(context: PollContext<'_>, plan: &Plan) -> bool {
     let mut states = plan.states(context);
     faults::held_back(context).is_none()
         && states.any(|(rank, state)| {
-            state == RankState::Failed && faults::held::may_have_ended(context, rank)
+            state == RankState::Failed && faults::held::may_have_ended(context, plan, rank)
         })
 }
 

@@ -15,6 +15,7 @@ use muster_engine::{
 use crate::{
     admission::plan::{Plan, Rank},
     faults,
+    feed::running,
     injected_bug::InjectedBug,
     poll_context::PollContext,
 };
@@ -202,9 +203,14 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
     })
 }
 
-/// Whether a rank that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with
-/// them what it held; then any device of its node is taken for it.
-pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
+/// How much earlier than the admission of an attempt a fault may have been told that it died of, in seconds: the API server's clock tells when that was, and a leader's
+/// when it was admitted.
+const TOLD_BEFORE_SECONDS: i64 = 60;
+
+/// Whether a rank of the plan that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with
+/// them what it held; then any device of its node is taken for it whose fault is not older than the attempt: one that had it before was given to nobody, and else a gang that
+/// fails by itself beside a GPU that waits for its repair would be excused for ever.
+pub(crate) fn may_have_ended(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
     let Some(faulty) = context.index.faulty_devices(&rank.node.name) else {
         return false;
     };
@@ -218,7 +224,17 @@ pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
     });
     let claims: Option<Vec<_>> = claims.collect();
     let Some(claims) = claims.filter(|claims| !claims.is_empty()) else {
-        return faulty.values().any(|known| costs(known, true));
+        let admitted_at = context.gang_of(plan).and_then(running::admitted_at);
+        let is_new = |fault: &&DeviceFault| {
+            admitted_at.is_none_or(|at| {
+                let since = fault.since_unix_seconds;
+                // One without a time is told by an administrator, say.
+                since == 0 || since.saturating_add(TOLD_BEFORE_SECONDS) >= at
+            })
+        };
+        let costs = |fault: &DeviceFault| consequence(fault.kind, true) != Consequence::GoOn;
+        let mut known = faulty.values();
+        return known.any(|known| known.faults.iter().filter(is_new).any(costs));
     };
     claims.into_iter().any(|claim| {
         let needs_links = claims::uses_links(claim);

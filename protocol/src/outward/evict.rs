@@ -43,7 +43,7 @@ use crate::{
     },
     nodes::loss,
     objects::{bound_node, is_deleting, is_gated, is_terminal, job_object, pod_object, stamp, uid},
-    outward::patch,
+    outward::{patch, restarts},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -282,12 +282,14 @@ fn resumption(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
 }
 
 /// The limit is raised by one guarded write, which says to what: where somebody lowers it again before the pods are gone, it is
-/// raised to that once more, never beyond.
+/// raised to that once more, never beyond. What it was at first goes on being told.
 fn raise(job: &Job, mark: &str, limit: i32) -> ApiRequest {
     let value = format!("{mark}/{limit}");
-    let annotation = [(keys::BACKOFF_RAISED_FOR, Some(value.as_str()))];
+    let covers = restarts::still_covers(job, limit);
+    let mut annotations = vec![(keys::BACKOFF_RAISED_FOR, Some(value.as_str()))];
+    annotations.extend(covers.as_deref().map(|it| (keys::BACKOFF_COVERS, Some(it))));
     let raised = [("backoffLimit", json!(limit))];
-    patch::job(job, JobChange::RaiseBackoffLimit, &annotation, &raised)
+    patch::job(job, JobChange::RaiseBackoffLimit, &annotations, &raised)
 }
 
 /// To what the limit of the Job was raised for that, if it was.

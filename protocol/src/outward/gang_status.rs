@@ -136,6 +136,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         requeue_at: status.requeue_at.clone(),
         evictions: status.evictions.clone(),
         failed_attempts: status.failed_attempts,
+        failed_pods: status.failed_pods,
         preemption: status.preemption.clone(),
         reservation: status.reservation.clone(),
         recovery: status.recovery.clone(),
@@ -170,6 +171,7 @@ impl Difference {
                 requeue_at,
                 evictions,
                 failed_attempts,
+                failed_pods,
                 preemption,
                 reservation,
                 recovery,
@@ -179,7 +181,7 @@ impl Difference {
             let evicted = (
                 requeue_at,
                 evictions,
-                failed_attempts,
+                (failed_attempts, failed_pods),
                 preemption,
                 reservation,
                 recovery,
@@ -247,15 +249,17 @@ pub(crate) fn attempt_after(
     Some(request)
 }
 
-/// Counts the attempt that ends, if pods of it failed by themselves.
+/// Counts the attempt that ends, and its pods that failed, if that was by themselves.
 fn count_failure(
     context: PollContext<'_>,
     plan: &Plan,
     cause: Option<Reason>,
     status: &mut GangStatus,
 ) {
-    if restarts::failed_by_itself(context, plan, cause) {
+    let failed = restarts::failed_by_themselves(context, plan, cause);
+    if failed > 0 {
         status.failed_attempts = status.failed_attempts.saturating_add(1);
+        status.failed_pods = status.failed_pods.saturating_add(failed);
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
     injected_bug::InjectedBug,
     jobs,
     objects::{gang_object, is_gated, stamp},
-    outward::gang_status,
+    outward::{gang_status, restarts},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -152,6 +152,9 @@ fn owed_to_admitted(
             gang_status::update(context, key, gang)
         }
         None if waits_for_its_job(context, plan) => gang_status::update(context, key, gang),
+        None if restarts::is_in_doubt(context, gang, plan) => {
+            gang_status::update(context, key, gang)
+        }
         None => gang_status::attempt_after(context, gang, plan),
     }
 }

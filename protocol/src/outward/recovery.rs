@@ -53,7 +53,7 @@ pub(crate) fn after(
     let may_fail = || {
         let mut states = plan.states(context);
         let has_failed = states.any(|(_, state)| state == RankState::Failed);
-        let by_itself = restarts::failed_by_itself(context, plan, cause);
+        let by_itself = restarts::failed_by_themselves(context, plan, cause) > 0;
         let failures = status.failed_attempts;
         has_failed && (!by_itself || restarts::are_left(context, &plan.key, gang, failures))
     };

@@ -1,16 +1,26 @@
 //! How often a gang is started anew after its own pods failed, and that its Job does not give up before.
 //!
-//! **Counted** is an attempt of which a pod failed by what ran in it, once, by the write that ends the attempt: `status.failedAttempts` rises with
-//! `status.attempt`, under the resourceVersion of the Gang. What nodes, faults, administrators and other gangs end is not counted. Whoever
+//! **Counted** is an attempt of which pods failed by what ran in them, once, by the write that ends the attempt: `status.failedAttempts` and
+//! `status.failedPods` rise with `status.attempt`, under the resourceVersion of the Gang. What nodes, faults, administrators and other gangs end is not counted, and
+//! nothing of an attempt of which one rank was ended so: the others of a collective die with it. Whoever
 //! completes an eviction of another leader may not see the failed pods any more: the gang is started once more then, never once less.
 //!
-//! **Its Job** counts each failed pod, and of a gang all fail when one does. So the Job's `backoffLimit` is raised to what as many restarts may cost
-//! ([`Restarts::failures_covered`]), as soon as its pods are seen: they start no sooner than they are admitted, by several writes after that. Nobody waits
+//! **In doubt** is for a while what pods died of: a driver takes two seconds to tell of a fault, a node that fell silent most of a minute. Where it matters,
+//! the attempt is not ended before ([`is_in_doubt`]). It is charged for as long; its pods have ended, so nothing of it is used.
+//!
+//! **Its Job** counts each failed pod, and of a gang all fail when one does. So the Job's `backoffLimit` is raised to what attempts may cost: as many
+//! restarts as the gang declares ([`Restarts::failures_covered`]), or else, where recovery acts, all attempts up to this one ([`failures_until`]). It is raised as
+//! soon as pods of the attempt are seen: they start no sooner than they are admitted, by several writes after that. Nobody waits
 //! for it; a gang that may not be helped is started all the same.
 //!
+//! **What the user wrote** stands in the annotation, and is what counts for pods that fail by themselves where nothing else is declared. Once more of them
+//! failed, the limit is that again, and Kubernetes ends the Job by its own rule and its own word.
+//!
 //! **Who else writes** the limit: users, and evictions that delete pods ([`super::evict`]). The patch tests the resourceVersion, and says from which value to
-//! which; nobody raises it to that again, so whoever lowers it has the last word until the gang breaks once more. A limit of 0 says that nothing is
-//! to be tried twice, and stays. Twice or late it conflicts. Never answered, it is owed again once that is known.
+//! which; nobody raises it to that again, so whoever changes it has the last word until the gang breaks once more, and what he wrote is from then on what the user
+//! wrote. A limit of 0 says that nothing is to be tried twice, and stays. Twice or late it conflicts. Never answered, it is owed again once that is known.
+
+use std::cell::Cell;
 
 use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, GangPhase, Reason, keys};
@@ -19,43 +29,117 @@ use muster_cluster::{
     pod::ObservedPod,
     rank_state::RankState,
 };
-use muster_engine::recovery::Restarts;
+use muster_engine::recovery::{Restarts, failures_until};
 use serde_json::json;
 
 use crate::{
-    ApiRequest, JobChange, Mode,
+    ApiRequest, JobChange, Machine, Mode, Now,
     admission::plan::Plan,
     effect::Refusable,
-    faults::held,
+    faults::{self, held},
     jobs::{
-        annotation, are_gangs_of_one, backoff_limit, fails_by_index, is_controlled, owners_of,
-        says_that_it_ends, suspended_for,
+        annotation, are_gangs_of_one, backoff_limit, counts_failed_pods_alone, fails_by_index,
+        is_controlled, owners_of, says_that_it_ends, suspended_for,
     },
-    objects::job_object,
+    nodes::loss,
+    objects::{is_deleting, job_object},
     outward::{gang_status, patch},
     poll_context::{PollContext, attempt},
 };
 
-/// Whether an attempt that is over ended since pods of it failed by what ran in them. `cause`: why it is evicted, if it is.
-pub(crate) fn failed_by_itself(
+/// How long after a rank failed it may still be told that it died of a fault, in seconds: drivers take less than two. The Job controller makes no
+/// pod again for ten.
+const FAULT_TOLD_WITHIN_SECONDS: u64 = 3;
+/// The same where the Job fails by what is counted, which nobody undoes: a node that fell silent is told of as well.
+const ANYTHING_TOLD_WITHIN_SECONDS: u64 = 60;
+
+/// How many pods of an attempt that is over failed by what ran in them; 0 if anything else ended one of them, or the attempt. `cause`: why it is
+/// evicted, if it is.
+pub(crate) fn failed_by_themselves(
     context: PollContext<'_>,
     plan: &Plan,
     cause: Option<Reason>,
-) -> bool {
+) -> i32 {
     if !matches!(
         cause,
         None | Some(Reason::PodFailed | Reason::MembersChanged)
     ) {
+        return 0;
+    }
+    let is_its_own = |pod: &ObservedPod| !pod.is_disrupted() && !pod.failed_by_its_node();
+    let mut failed: i32 = 0;
+    for (rank, state) in plan.states(context) {
+        let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
+            continue;
+        };
+        // What was told to end is no failure: a Job that its user suspends counts none either.
+        if state != RankState::Failed || is_deleting(pod) {
+            continue;
+        }
+        if !is_its_own(pod) || held::may_have_ended(context, plan, rank) {
+            return 0;
+        }
+        failed = failed.saturating_add(1);
+    }
+    let is_excused = failed > 0
+        && (!held::faulty_nodes(context, plan).is_empty()
+            || loss::of_plan(context, plan).is_some());
+    if is_excused { 0 } else { failed }
+}
+
+/// Whether all pods of an attempt ended, and it may still turn out that a fault ended them, which matters: its Job counts, and is to bear with faults.
+pub(crate) fn is_in_doubt(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> bool {
+    let may_matter = owners_of(context.index, gang).any(may_be_covered)
+        && failed_by_themselves(context, plan, None) > 0;
+    if !may_matter {
         return false;
     }
-    let mut states = plan.states(context);
-    states.any(|(rank, state)| {
-        let pod = context.index.pod_by_uid(&rank.pod);
-        let is_its_own = |pod: &ObservedPod| !pod.is_disrupted() && !pod.failed_by_its_node();
-        state == RankState::Failed
-            && pod.is_some_and(|pod| is_its_own(pod))
-            && !held::may_have_ended(context, rank)
-    })
+    let told_within_seconds = if faults::acts(context) {
+        FAULT_TOLD_WITHIN_SECONDS
+    } else {
+        0
+    };
+    let seconds = doubted_for_seconds(context, gang, plan).max(told_within_seconds);
+    let since = context.clocks.failed_since(&plan.gang_uid);
+    let since = since.unwrap_or(context.now.monotonic_seconds);
+    !context.has_come(since.saturating_add(seconds))
+}
+
+/// How long it is doubted that pods of an attempt failed by themselves, in seconds, since its Job fails if they did; 0 if it does not.
+pub(crate) fn doubted_for_seconds(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> u64 {
+    if restarts(context, &plan.key, gang).is_some() {
+        return 0;
+    }
+    let failed = failed_by_themselves(context, plan, Some(Reason::PodFailed));
+    let all = failed_pods(gang).saturating_add(failed);
+    let mut jobs = owners_of(context.index, gang);
+    let fails = failed > 0 && jobs.any(|job| is_covered(job) && all > own_limit(job));
+    if fails {
+        ANYTHING_TOLD_WITHIN_SECONDS
+    } else {
+        0
+    }
+}
+
+impl Machine {
+    /// Notes of which attempt a rank has failed.
+    pub(crate) fn note_failure(
+        &mut self,
+        gang_uid: &str,
+        plan: Option<&Plan>,
+        epoch: i64,
+        now: Now,
+        wake: &Cell<Option<u64>>,
+    ) {
+        let context = self.context(epoch, now, wake);
+        let failed = plan.filter(|plan| {
+            let mut states = plan.states(context);
+            states.any(|(_, state)| state == RankState::Failed)
+        });
+        let attempt = failed.map(|plan| plan.attempt);
+        self.clocks
+            .note_failure(gang_uid, attempt, now.monotonic_seconds);
+    }
 }
 
 /// That the gang is not started again, if its pods failed too often.
@@ -64,14 +148,25 @@ pub(crate) fn exhausted(
     key: &GangKey,
     gang: &Gang,
 ) -> Option<PendingReason> {
-    let restarts = restarts(context, key, gang)?;
-    restarts.is_exhausted().then(|| PendingReason {
+    let reason = |details: String| PendingReason {
         reason: Reason::RestartsExhausted,
-        details: format!(
+        details,
+    };
+    let Some(restarts) = restarts(context, key, gang) else {
+        let job = owners_of(context.index, gang).find(|job| is_exceeded(gang, job))?;
+        let name = job.metadata.name.as_deref().unwrap_or_default();
+        return Some(reason(format!(
+            "{} pods of it failed by themselves, and Job {name} bears with {} by its backoffLimit as it was written: Kubernetes ends it",
+            failed_pods(gang),
+            own_limit(job)
+        )));
+    };
+    restarts.is_exhausted().then(|| {
+        reason(format!(
             "pods of it failed in {} attempts, and it is started anew {} times at most by its max-restarts: delete it, or its owner, and \
              create it anew",
             restarts.failed_attempts, restarts.most
-        ),
+        ))
     })
 }
 
@@ -92,58 +187,61 @@ pub(crate) fn are_left(
     })
 }
 
-/// What is owed to the Job that owns a Gang, so that it makes failed pods again as often as the gang may be started anew.
+/// What is owed to the Job that owns a Gang, so that it makes failed pods again as often as the gang may be started anew, and no more often than its
+/// user wrote.
 pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Vec<ApiRequest> {
-    let Some(restarts) = restarts(context, key, gang) else {
-        return Vec::new();
-    };
     let phase = gang.status.as_ref().map(|status| status.phase);
     let is_none_owed = context.config.mode == Mode::Observe
-        || restarts.is_exhausted()
         || phase == Some(GangPhase::Evicting)
         || has_ended(gang)
         || gang.metadata.deletion_timestamp.is_some();
     if is_none_owed {
         return Vec::new();
     }
-    let pods = context.index.pods_of_gang(key).into_iter();
-    let pods: Vec<&ObservedPod> = pods.map(AsRef::as_ref).collect();
-    let jobs = owners_of(context.index, gang).filter(|job| {
-        // Whoever controls a Job keeps its spec as it wants it; and no gang of many speaks for the others.
-        !pods.is_empty() && !is_controlled(job) && !are_gangs_of_one(gang, job, &pods)
-    });
-    jobs.filter_map(|job| cover(context, job, restarts))
-        .collect()
+    let declared = restarts(context, key, gang);
+    let owed = |job: &Job| {
+        let pods = parallelism(job);
+        match declared {
+            Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
+            Some(restarts) => cover(context, key, gang, job, restarts.failures_covered(pods)),
+            None if is_exceeded(gang, job) => restore(context, job),
+            // What only observes changes nothing for the sake of faults.
+            None if faults::acts(context) && may_be_covered(job) => {
+                let attempts = whole_number(attempt(gang));
+                cover(context, key, gang, job, failures_until(attempts, pods))
+            }
+            None => None,
+        }
+    };
+    // Whoever controls a Job keeps its spec as it wants it.
+    let jobs = owners_of(context.index, gang).filter(|job| !is_controlled(job));
+    jobs.filter_map(owed).collect()
 }
 
-fn cover(context: PollContext<'_>, job: &Job, restarts: Restarts) -> Option<ApiRequest> {
-    let key = job_object(job);
-    let is_refused = || {
-        let raise = Refusable::Job(JobChange::RaiseBackoffLimit);
-        let refused = context.flights.refused(&key, raise);
-        refused.is_some_and(|(_, until)| !context.has_come(until))
-    };
+/// Raises the limit of a Job so that it covers so many failures, if it does not.
+fn cover(
+    context: PollContext<'_>,
+    key: &GangKey,
+    gang: &Gang,
+    job: &Job,
+    failures: u32,
+) -> Option<ApiRequest> {
+    let covered = i32::try_from(failures).unwrap_or(i32::MAX);
     let limit = backoff_limit(job);
-    let is_out_of_question = limit <= 0
-        || fails_by_index(job)
-        || says_that_it_ends(job)
-        || job.metadata.deletion_timestamp.is_some()
-        || suspended_for(job).is_some()
-        || context.busy(&key)
-        || is_refused();
-    if is_out_of_question {
+    let is_enough = limit <= 0
+        || limit >= covered
+        || covers(job).is_some_and(|(_, to)| to >= covered)
+        || !may_be_changed(context, job, JobChange::RaiseBackoffLimit);
+    if is_enough {
         return None;
     }
-    let parallelism = job.spec.as_ref().and_then(|spec| spec.parallelism);
-    let pods = u32::try_from(parallelism.unwrap_or(1)).unwrap_or(0);
-    let covered = i32::try_from(restarts.failures_covered(pods)).unwrap_or(i32::MAX);
-    let before = covers(job);
-    if limit >= covered || before.is_some_and(|(_, to)| to >= covered) {
+    let pods = context.index.pods_of_gang(key).into_iter();
+    let pods: Vec<&ObservedPod> = pods.map(AsRef::as_ref).collect();
+    // No gang of many speaks for the others.
+    if pods.is_empty() || are_gangs_of_one(gang, job, &pods) {
         return None;
     }
-    let from = before.map_or(limit, |(from, _)| from);
-    let uid = job.metadata.uid.as_deref()?;
-    let value = format!("{from}/{covered}/{uid}");
+    let value = noted(job, own_limit(job), covered)?;
     let annotation = [(keys::BACKOFF_COVERS, Some(value.as_str()))];
     let raised = [("backoffLimit", json!(covered))];
     Some(patch::job(
@@ -152,6 +250,73 @@ fn cover(context: PollContext<'_>, job: &Job, restarts: Restarts) -> Option<ApiR
         &annotation,
         &raised,
     ))
+}
+
+/// Gives a Job the limit again that its user wrote, if it has another by Muster.
+fn restore(context: PollContext<'_>, job: &Job) -> Option<ApiRequest> {
+    let (from, to) = covers(job)?;
+    let is_raised = from < to && backoff_limit(job) == to;
+    if !is_raised || !may_be_changed(context, job, JobChange::RestoreBackoffLimit) {
+        return None;
+    }
+    let value = noted(job, from, from)?;
+    let annotation = [(keys::BACKOFF_COVERS, Some(value.as_str()))];
+    let restored = [("backoffLimit", json!(from))];
+    Some(patch::job(
+        job,
+        JobChange::RestoreBackoffLimit,
+        &annotation,
+        &restored,
+    ))
+}
+
+/// Whether a Job lives, nobody is about to change it, and the API server did not refuse that.
+fn may_be_changed(context: PollContext<'_>, job: &Job, change: JobChange) -> bool {
+    let key = job_object(job);
+    let is_refused = || {
+        let refused = context.flights.refused(&key, Refusable::Job(change));
+        refused.is_some_and(|(_, until)| !context.has_come(until))
+    };
+    !says_that_it_ends(job)
+        && job.metadata.deletion_timestamp.is_none()
+        && suspended_for(job).is_none()
+        && !context.busy(&key)
+        && !is_refused()
+}
+
+/// Whether a Job that says nothing of restarts is one whose limit Muster may raise for faults, and answer for what its user wrote.
+fn may_be_covered(job: &Job) -> bool {
+    !is_controlled(job) && !fails_by_index(job) && counts_failed_pods_alone(job)
+}
+
+/// Whether the limit of the Job is or was raised to cover restarts, and is Muster's to answer for.
+fn is_covered(job: &Job) -> bool {
+    covers(job).is_some() && may_be_covered(job)
+}
+
+/// Whether more pods of the gang failed by themselves than its Job may have by what its user wrote.
+fn is_exceeded(gang: &Gang, job: &Job) -> bool {
+    is_covered(job) && failed_pods(gang) > own_limit(job)
+}
+
+/// The limit of a Job as its user wrote it: what stands there is his unless Muster raised it to that.
+fn own_limit(job: &Job) -> i32 {
+    let limit = backoff_limit(job);
+    let ours = covers(job).filter(|(_, to)| *to == limit);
+    ours.map_or(limit, |(from, _)| from)
+}
+
+/// What the annotation of a Job says once its limit is raised to another value for other reasons; `None`: it has none, or somebody changed the limit since.
+pub(crate) fn still_covers(job: &Job, limit: i32) -> Option<String> {
+    let (from, to) = covers(job)?;
+    (to == backoff_limit(job))
+        .then(|| noted(job, from, limit))
+        .flatten()
+}
+
+fn noted(job: &Job, from: i32, to: i32) -> Option<String> {
+    let uid = job.metadata.uid.as_deref()?;
+    Some(format!("{from}/{to}/{uid}"))
 }
 
 /// From what to what the limit of the Job was raised, if it was. What cannot be read, or names another Job, from whose manifest this one was
@@ -171,10 +336,26 @@ fn restarts(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Rest
         .restart
         .max_restarts?;
     let failed = gang.status.as_ref().map(|status| status.failed_attempts);
-    let number = |number: i64| u32::try_from(number.max(0)).unwrap_or(u32::MAX);
     Some(Restarts {
-        most: number(most.into()),
-        failed_attempts: number(failed.unwrap_or(0).into()),
-        attempt: number(attempt(gang)),
+        most: whole_number(most.into()),
+        failed_attempts: whole_number(failed.unwrap_or(0).into()),
+        attempt: whole_number(attempt(gang)),
     })
+}
+
+/// How many pods of the gang failed by themselves. An API server that does not store that, since its definition of the Gang is older, stores how many attempts did: at
+/// least one pod each.
+fn failed_pods(gang: &Gang) -> i32 {
+    let status = gang.status.as_ref();
+    status.map_or(0, |status| status.failed_pods.max(status.failed_attempts))
+}
+
+/// How many pods of a Job run at once.
+fn parallelism(job: &Job) -> u32 {
+    let parallelism = job.spec.as_ref().and_then(|spec| spec.parallelism);
+    u32::try_from(parallelism.unwrap_or(1)).unwrap_or(0)
+}
+
+fn whole_number(number: i64) -> u32 {
+    u32::try_from(number.max(0)).unwrap_or(u32::MAX)
 }

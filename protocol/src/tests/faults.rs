@@ -2,6 +2,7 @@
 
 mod disruptions;
 mod drains;
+mod limits;
 mod resets;
 
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};

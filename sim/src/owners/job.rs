@@ -19,7 +19,10 @@ use k8s_openapi::{
 };
 use muster_cluster::object::Kind;
 
-use super::submission::{intervals, succeeded};
+use super::{
+    NotTheirOwn,
+    submission::{intervals, succeeded},
+};
 use crate::{
     api_server::{ApiServer, Precondition, has_ended, key},
     fixtures::{self, TRACKING},
@@ -41,9 +44,21 @@ pub(super) struct Keeper {
     failures_of_index: BTreeMap<usize, i32>,
     /// Counted failures that are pods which Muster had deleted.
     evicted: i32,
-    /// Failures that were counted when it was found to have failed, and how many of them were evicted pods.
-    ended_by: Option<(i32, i32)>,
+    /// Others of them that died of faults.
+    excused: i32,
+    /// Failures that were counted when it was found to have failed.
+    ended_by: Option<Failures>,
     restarts: u32,
+}
+
+/// Failed pods that a Job counted.
+#[derive(Clone, Copy, Debug)]
+struct Failures {
+    all: i32,
+    /// Those that Muster deleted.
+    evicted: i32,
+    /// Others that died of faults.
+    excused: i32,
 }
 
 /// A step about one Job.
@@ -131,7 +146,7 @@ impl Keeper {
         shape: &GangShape,
         step: &Step,
         api: &mut ApiServer,
-        evicted: &BTreeSet<String>,
+        not_their_own: &NotTheirOwn,
     ) {
         let any = Precondition::default();
         let (namespace, name) = (shape.namespace.as_str(), shape.name.as_str());
@@ -154,7 +169,7 @@ impl Keeper {
                 let _ = api.delete(&key(Kind::Pod, namespace, pod), any);
             }
             Step::Release(pod) => release(api, namespace, pod),
-            Step::TellStatus => self.tell(now, shape, api, evicted),
+            Step::TellStatus => self.tell(now, shape, api, not_their_own),
             Step::Resume => {
                 let _ = api.update::<Job>(namespace, name, any, |job| {
                     job.spec.get_or_insert_default().suspend = Some(false);
@@ -183,18 +198,25 @@ impl Keeper {
         job.is_some_and(|job| has_finished(job) && !self.may_restart(shape, job))
     }
 
-    /// Why the Job should not have failed, if so: without the pods that Muster deleted its limit would not be exceeded.
+    /// Why the Job should not have failed, if so: without the pods that Muster deleted its limit would not be exceeded; nor without those that died of
+    /// faults, where Muster answers for them: it raises no limit of 0, and none of a Job that is controlled.
     pub(super) fn wronged(&self, shape: &GangShape, api: &ApiServer) -> Option<String> {
         let job = api.get::<Job>(&shape.namespace, &shape.name)?;
         let conditions = job.status.as_ref()?.conditions.as_ref()?;
         let is_exceeded = conditions
             .iter()
             .any(|condition| condition.reason.as_deref() == Some(BACKOFF_LIMIT_EXCEEDED));
-        let (failed, evicted) = self.ended_by?;
+        let Failures {
+            all,
+            evicted,
+            excused,
+        } = self.ended_by?;
         let limit = shape.job().backoff_limit;
-        (is_exceeded && failed - evicted <= limit).then(|| {
+        let bears_with_faults = limit > 0 && shape.job().parent != Some(Parent::JobSet);
+        let excused = if bears_with_faults { excused } else { 0 };
+        (is_exceeded && all - evicted - excused <= limit).then(|| {
             format!(
-                "{}: {failed} failures end it, {evicted} of them by Muster, of {limit}",
+                "{}: {all} failures end it, {evicted} of them by Muster and {excused} by faults, of {limit}",
                 shape.name
             )
         })
@@ -404,7 +426,7 @@ impl Keeper {
         now: u64,
         shape: &GangShape,
         api: &mut ApiServer,
-        evicted: &BTreeSet<String>,
+        not_their_own: &NotTheirOwn,
     ) {
         let Some(job) = api.get::<Job>(&shape.namespace, &shape.name) else {
             return;
@@ -424,11 +446,17 @@ impl Keeper {
             self.failures_in_a_row += 1;
             self.failed_at = now;
             *self.failures_of_index.entry(index).or_default() += 1;
-            self.evicted += i32::from(evicted.contains(uid));
+            let is_evicted = not_their_own.evicted.contains(uid);
+            self.evicted += i32::from(is_evicted);
+            self.excused += i32::from(!is_evicted && not_their_own.excused.contains(uid));
         }
         let is_ending = condition(&next.status, "FailureTarget").is_some();
         if is_ending && self.ended_by.is_none() {
-            self.ended_by = Some((next.status.failed.unwrap_or_default(), self.evicted));
+            self.ended_by = Some(Failures {
+                all: next.status.failed.unwrap_or_default(),
+                evicted: self.evicted,
+                excused: self.excused,
+            });
         }
         let any = Precondition::default();
         let _ = api.update::<Job>(&shape.namespace, &shape.name, any, |job| {

@@ -37,13 +37,21 @@ pub struct Owners {
     healed: bool,
     /// Whether users delete nothing that gets nowhere.
     are_patient: bool,
-    /// UIDs of pods that Muster deleted.
-    evicted: BTreeSet<String>,
+    not_their_own: NotTheirOwn,
     /// Jobs that their users want to be suspended.
     suspended: BTreeSet<String>,
     given_up: BTreeMap<String, u64>,
     /// A pod that was given up although nothing goes wrong any more, and what kept it.
     stranded: Option<String>,
+}
+
+/// Pods whose end was not their own doing, by UID.
+#[derive(Debug, Default)]
+struct NotTheirOwn {
+    /// Muster deleted them.
+    evicted: BTreeSet<String>,
+    /// They died of faults.
+    excused: BTreeSet<String>,
 }
 
 /// A pod that gets nowhere.
@@ -89,7 +97,7 @@ impl Owners {
             stuck: BTreeMap::new(),
             healed: false,
             are_patient: scenario.hardships.have(Hardship::PatientUsers),
-            evicted: BTreeSet::new(),
+            not_their_own: NotTheirOwn::default(),
             suspended: BTreeSet::new(),
             given_up: BTreeMap::new(),
             stranded: None,
@@ -151,7 +159,12 @@ impl Owners {
 
     /// Muster deleted a pod.
     pub fn note_evicted(&mut self, uid: &str) {
-        self.evicted.insert(uid.to_owned());
+        self.not_their_own.evicted.insert(uid.to_owned());
+    }
+
+    /// A pod dies of a fault, its own or that of another rank.
+    pub fn note_excused(&mut self, uid: &str) {
+        self.not_their_own.excused.insert(uid.to_owned());
     }
 
     /// What was done to a Job that nobody may do to it (S5).
@@ -289,7 +302,8 @@ impl Owners {
             Step::MakePod(name, index) => self.make_pod(name, *index, api),
             Step::Job(name, step) => {
                 if let Some(gang) = self.gangs.get_mut(name) {
-                    gang.job.perform(now, &gang.shape, step, api, &self.evicted);
+                    let not_their_own = &self.not_their_own;
+                    gang.job.perform(now, &gang.shape, step, api, not_their_own);
                 }
             }
             Step::Replicas(name, step) => {

@@ -272,6 +272,38 @@ fn a_limit_that_only_deletions_by_muster_exceed_wrongs_the_job() {
 }
 
 #[test]
+fn a_limit_that_only_faults_exceed_wrongs_the_job_unless_it_is_0_or_another_controls_it() {
+    for (backoff_limit, parent, is_wronged) in [
+        (1, None, true),
+        (1, Some(Parent::CronJob), true),
+        (1, Some(Parent::JobSet), false),
+        (0, None, false),
+    ] {
+        let mut stage = Stage::of_job(JobShape {
+            backoff_limit,
+            parent,
+            ..JobShape::PATIENT
+        });
+        stage.all_are_bound();
+        for name in ["g-0-001", "g-1-002"] {
+            let pod = stage.api.get::<Pod>("blue", name).unwrap();
+            let uid = pod.metadata.uid.clone().unwrap();
+            stage.owners.note_excused(&uid);
+            stage.set_phase(name, "Failed");
+        }
+        let steps = stage.owners.steps(stage.now, &stage.api);
+        let told = steps
+            .into_iter()
+            .find(|step| matches!(step, Step::Job(_, job::Step::TellStatus)));
+        stage
+            .owners
+            .perform(stage.now, &told.unwrap(), &mut stage.api);
+        let wronged = stage.owners.wronged(&stage.api);
+        assert_eq!(wronged.is_some(), is_wronged, "{backoff_limit} {parent:?}");
+    }
+}
+
+#[test]
 fn indexes_with_limits_of_their_own_fail_one_by_one() {
     let mut stage = Stage::of_job(JobShape {
         backoff_limit: i32::MAX,

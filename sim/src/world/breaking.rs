@@ -49,6 +49,7 @@ impl World {
         if let Some(pod) = rank
             && self.random.one_in(3)
         {
+            self.owners.note_excused(&pod);
             self.finish(name, &pod, false);
         }
         let device = fixtures::device_name(number);

@@ -187,6 +187,30 @@ impl World {
         }
     }
 
+    /// All ranks that run die: of a fault that one of them has hit, or by themselves.
+    pub fn ranks_die(&mut self, of_a_fault: bool) {
+        let why = if of_a_fault {
+            "of a fault"
+        } else {
+            "by themselves"
+        };
+        self.note(&format!("all ranks die {why}"));
+        let living: Vec<(String, String)> = self
+            .nodes
+            .iter()
+            .flat_map(|(name, node)| {
+                let pods = node.containers.keys();
+                pods.map(|pod| (name.clone(), pod.clone()))
+            })
+            .collect();
+        for (node, pod) in living {
+            if of_a_fault {
+                self.owners.note_excused(&pod);
+            }
+            self.finish(&node, &pod, false);
+        }
+    }
+
     /// A person mends the GPUs of a node, and says so.
     pub fn mend_gpus(&mut self, node: &str) {
         self.note(&format!("{node}: its GPUs are mended"));

@@ -39,6 +39,7 @@ async fn the_controller_does_to_jobs_and_pods_what_evicting_needs_and_nothing_el
     let spec = pod_spec(cluster)?;
     for (name, annotations, is_suspended) in [
         ("runs", &[][..], false),
+        ("raised", &[(keys::BACKOFF_COVERS, "2/3/uid")], false),
         ("held-by-user", &[], true),
         (
             "held-by-muster",
@@ -76,6 +77,11 @@ async fn change_jobs(controller: &Client) -> Result<()> {
             json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "3/8/uid"}}, "spec": {"backoffLimit": 8}}),
         ),
         (
+            "gives back the limit that there was",
+            "raised",
+            json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "2/2/uid"}}, "spec": {"backoffLimit": 2}}),
+        ),
+        (
             "resumes what it suspended",
             "held-by-muster",
             marked(Value::Null, json!({"suspend": false})),
@@ -104,6 +110,11 @@ async fn change_jobs(controller: &Client) -> Result<()> {
             "lowering a limit",
             "runs",
             json!({"spec": {"backoffLimit": 2}}),
+        ),
+        (
+            "lowering a limit beyond what it was",
+            "raised",
+            json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "1/1/uid"}}, "spec": {"backoffLimit": 1}}),
         ),
         (
             "changing how many pods run",

@@ -14,6 +14,7 @@ mod crowd;
 mod drains;
 mod halts;
 mod hung;
+mod limits;
 mod node_condition;
 mod peers;
 mod preempted;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
             remedies::scenarios(),
             preempted::scenarios(),
             peers::scenarios(),
+            limits::scenarios(),
         ];
         scenarios.extend(longer.into_iter().flatten());
     } else {

@@ -94,7 +94,12 @@ fn job() -> Value {
         "metadata": {"name": "train", "namespace": "ml", "uid": "u", "labels": {"a": "b"}},
         "spec": {
             "completions": 2, "parallelism": 2, "completionMode": "Indexed", "suspend": true, "backoffLimit": 3,
-            "backoffLimitPerIndex": 1, "activeDeadlineSeconds": 60, "template": {"spec": {"containers": []}},
+            "backoffLimitPerIndex": 1, "activeDeadlineSeconds": 60,
+            "template": {
+                "metadata": {"labels": {"a": "b"}},
+                "spec": {"restartPolicy": "OnFailure", "containers": [{"name": "c"}], "volumes": [{"name": "v", "emptyDir": {}}]},
+            },
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}]},
             "selector": {"matchLabels": {"a": "b"}}, "successPolicy": {"rules": [{"succeededCount": 1}]},
         },
         "status": {

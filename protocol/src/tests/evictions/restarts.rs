@@ -197,3 +197,252 @@ fn what_a_node_or_an_administrator_ends_is_not_counted_and_is_covered_besides() 
     let noted = annotation(&bench, keys::BACKOFF_COVERS);
     assert_eq!(noted.as_deref(), Some("6/12/fit-uid"));
 }
+
+/// A gang of two pods of a Job with this limit that says nothing of restarts, and runs.
+fn running_with(own: i32) -> Bench {
+    running_job(|job| job.spec.as_mut().unwrap().backoff_limit = Some(own))
+}
+
+fn covers(bench: &Bench) -> Option<String> {
+    annotation(bench, keys::BACKOFF_COVERS)
+}
+
+#[test]
+fn a_job_that_says_nothing_of_restarts_bears_with_what_its_attempts_so_far_may_cost() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(covers(&bench).as_deref(), Some("1/2/fit-uid"));
+    let steps = order(&bench.written);
+    let at = |step: &str| steps.iter().position(|it| *it == step).unwrap();
+    assert!(at("job") < at("stamp"), "{steps:?}");
+    start(&mut bench, &["fit-0", "fit-1"]);
+    // Whatever ended the attempt, the next one may cost as much.
+    stop(&mut bench, "HoldAndDrain");
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    stop(&mut bench, "None");
+    make_again(&mut bench, 0..2);
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.failed_pods), (2, 0));
+    assert_eq!(limit(&bench), Some(4));
+    assert_eq!(covers(&bench).as_deref(), Some("1/4/fit-uid"));
+}
+
+#[test]
+fn who_says_nothing_keeps_a_limit_that_is_large_enough_or_0_or_does_not_count_failed_pods_alone() {
+    type Change = fn(&mut Job);
+    let ignoring = |rule: serde_json::Value| {
+        let policy = serde_json::from_value(json!({"rules": [rule]}));
+        Some(policy.unwrap())
+    };
+    let by_exit_code =
+        ignoring(json!({"action": "Ignore", "onExitCodes": {"operator": "In", "values": [42]}}));
+    let by_condition = ignoring(
+        json!({"action": "Ignore", "onPodConditions": [{"type": "example.com/Odd", "status": "True"}]}),
+    );
+    let by_disruption = ignoring(
+        json!({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}),
+    );
+    let failing =
+        ignoring(json!({"action": "FailJob", "onExitCodes": {"operator": "In", "values": [42]}}));
+    for (case, policy, expected) in [
+        ("none", None, 2),
+        ("exit code", by_exit_code, 1),
+        ("condition", by_condition, 1),
+        ("disruption", by_disruption, 2),
+        ("the Job fails", failing, 2),
+    ] {
+        let bench = running_job(|job| {
+            let spec = job.spec.as_mut().unwrap();
+            spec.backoff_limit = Some(1);
+            spec.pod_failure_policy = policy;
+        });
+        assert_eq!(limit(&bench), Some(expected), "{case}");
+    }
+    let cases: [(&str, Change); 4] = [
+        ("restarted in place", |job| {
+            let template = &mut job.spec.as_mut().unwrap().template;
+            let pods = template.spec.get_or_insert_default();
+            pods.restart_policy = Some("OnFailure".to_owned());
+        }),
+        ("by index", |job| {
+            job.spec.as_mut().unwrap().backoff_limit_per_index = Some(1);
+        }),
+        ("controlled", controlled_by_another),
+        ("of one", |job| {
+            let annotations = job.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::GANG_SIZE.to_owned(), "1".to_owned());
+        }),
+    ];
+    for (case, change) in cases {
+        let bench = running_job(|job| {
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+            change(job);
+        });
+        assert_eq!(limit(&bench), Some(1), "{case}");
+        assert_eq!(covers(&bench), None, "{case}");
+    }
+    for own in [0, 2, 6] {
+        assert_eq!(limit(&running_with(own)), Some(own));
+    }
+    // A CronJob leaves its Jobs alone.
+    let bench = running_job(|job| {
+        controlled_by_another(job);
+        let owners = job.metadata.owner_references.as_mut().unwrap();
+        owners[0].kind = "CronJob".to_owned();
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    assert_eq!(limit(&bench), Some(2));
+}
+
+#[test]
+fn where_recovery_only_observes_no_job_is_changed_for_the_sake_of_faults() {
+    let mut bench = Bench::with(Config {
+        recovery: crate::Recovery::default(),
+        ..config()
+    });
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    make_again(&mut bench, 0..2);
+    assert_eq!((limit(&bench), covers(&bench)), (Some(1), None));
+    let jobs = bench.written.iter();
+    let mut jobs = jobs.filter(|write| matches!(write, ApiRequest::PatchJob { .. }));
+    assert!(jobs.next().is_none());
+}
+
+/// As many as the user wrote are borne, and not one more, by whomever they are counted.
+#[test]
+fn pods_that_fail_by_themselves_count_against_what_the_user_wrote() {
+    let mut bench = running_with(1);
+    fail(&mut bench, |_| {});
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    assert_eq!(bench.gang_status().failed_pods, 1);
+    start_again(&mut bench);
+    let status = bench.gang_status();
+    assert!(status.admission.is_some(), "one is borne: {status:?}");
+    assert_eq!(limit(&bench), Some(4));
+    fail(&mut bench, |_| {});
+    let status = bench.gang_status();
+    assert_eq!((status.failed_attempts, status.failed_pods), (2, 2));
+    assert_eq!(limit(&bench), Some(4), "while its pods are being ended");
+    bench.take_over();
+    start_again_in_vain(&mut bench);
+    assert_eq!(limit(&bench), Some(1), "Kubernetes ends it by that");
+    assert_eq!(covers(&bench).as_deref(), Some("1/1/fit-uid"));
+    let status = bench.gang_status();
+    let queue = status.queue.unwrap();
+    assert_eq!(queue.reason, Reason::RestartsExhausted, "{}", queue.details);
+    assert!(
+        queue.details.contains("2 pods of it failed"),
+        "{}",
+        queue.details
+    );
+    assert_eq!(status.admission, None);
+    // Its user lets it be tried again before it has failed.
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(3);
+    });
+    bench.run();
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    assert_eq!(limit(&bench), Some(6), "and covers three attempts");
+    assert_eq!(covers(&bench).as_deref(), Some("3/6/fit-uid"));
+}
+
+#[test]
+fn a_job_that_may_not_have_its_limit_back_has_its_gang_wait_with_the_reason() {
+    let mut bench = running_with(1);
+    for pod in ["fit-0", "fit-1"] {
+        bench.change_pod(pod, |pod| set_phase(pod, "Failed"));
+    }
+    bench.run();
+    bench.seconds += 60;
+    run_answering(&mut bench, 10, |write| match write {
+        ApiRequest::PatchJob {
+            change: JobChange::RestoreBackoffLimit,
+            ..
+        } => Some(forbidden()),
+        _ => None,
+    });
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    for index in 0..2 {
+        pod_of_job(&mut bench, index);
+    }
+    run_answering(&mut bench, 30, |write| match write {
+        ApiRequest::PatchJob { .. } => Some(forbidden()),
+        _ => None,
+    });
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.failed_pods), (2, 2));
+    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(status.queue.unwrap().reason, Reason::RestartsExhausted);
+}
+
+#[test]
+fn pods_that_somebody_ends_are_no_failures_though_they_fail_of_it() {
+    let mut bench = running_with(1);
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().suspend = Some(true)
+    });
+    for pod in ["fit-0", "fit-1"] {
+        bench.change_pod(pod, |pod| {
+            pod.metadata.deletion_timestamp =
+                serde_json::from_value(json!("2027-01-01T00:00:09Z")).unwrap();
+            set_phase(pod, "Failed");
+        });
+    }
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.failed_pods), (2, 0));
+}
+
+#[test]
+fn what_somebody_else_writes_is_what_the_user_wrote_from_then_on() {
+    let mut bench = running_with(1);
+    assert_eq!(covers(&bench).as_deref(), Some("1/2/fit-uid"));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(3);
+    });
+    bench.run();
+    assert_eq!(limit(&bench), Some(3), "that covers one attempt");
+    fail(&mut bench, |_| {});
+    start_again(&mut bench);
+    assert_eq!(covers(&bench).as_deref(), Some("3/4/fit-uid"));
+    // Who resets it each time has it so: it is raised once for each attempt.
+    for _ in 0..3 {
+        change_job(&mut bench, |job| {
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        bench.run();
+        assert_eq!(limit(&bench), Some(1));
+    }
+}
+
+/// Muster deletes pods where a Job may not be suspended, which counts as failures of it: what the user wrote is still known.
+#[test]
+fn an_eviction_that_raises_the_limit_as_well_keeps_what_the_user_wrote() {
+    let mut bench = running_with(1);
+    drain(&mut bench);
+    run_answering(&mut bench, 10, |write| match write {
+        ApiRequest::PatchJob {
+            change: JobChange::Suspend,
+            ..
+        } => Some(forbidden()),
+        _ => None,
+    });
+    assert_eq!(limit(&bench), Some(2 + 2));
+    assert_eq!(covers(&bench).as_deref(), Some("1/4/fit-uid"));
+}
