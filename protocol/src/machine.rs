@@ -423,7 +423,8 @@ impl Machine {
     pub fn breaker(&self) -> BreakerState {
         let recovery = &self.config.recovery;
         let now = self.now.map_or(0, |now| now.monotonic_seconds);
-        let evacuated = self.breaker.evacuated(recovery.breaker_window_seconds, now);
+        let mut evacuated = self.breaker.evacuated(recovery.breaker_window_seconds, now);
+        evacuated.extend(self.resets.under_way().cloned());
         let nodes = self.health.nodes_with_devices();
         BreakerState {
             evacuated_nodes: evacuated.len(),

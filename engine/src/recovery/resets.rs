@@ -45,7 +45,7 @@ impl ResetLimits {
 /// What is seen of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResetSeen {
-    /// Whether a GPU of it has a fault that a reset may mend; `None`: nobody says.
+    /// Whether a GPU of it has a fault that a reset may mend; `None`: nobody can tell, nor whether a reset that was begun has ended.
     pub wants: Option<bool>,
     /// Whether it is told that it may reset GPUs (true), or that it may not any more; `None`: it was never told.
     pub leave: Option<bool>,

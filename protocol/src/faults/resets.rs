@@ -18,7 +18,8 @@
 //!   their place, until whatever was begun there must have ended; and one that is told that it may has its place for as long as it is told so.
 //! * Leave that is withdrawn late, or is never heard of, lets a driver begin a reset meanwhile. It reads the object anew before each, so that is no
 //!   longer than the write takes. A command that runs is not broken off, since that would leave a GPU half reset: the place is kept for as long.
-//! * A node that is silent wants nothing: its driver does not ask. It keeps its place as long as a reset may go on.
+//! * A node that is silent wants nothing: its driver does not ask. It keeps its place as long as a reset may go on. So does one whose GPU gets worse
+//!   while it is reset: it is told that it may not any more, and the command goes on.
 //!
 //! No read confirms what is told before leave is given, as is done before an eviction: a driver that does not see the fault any more does nothing.
 
@@ -36,16 +37,21 @@ use muster_engine::{
 use super::held_back;
 use crate::{Machine, Now, poll_context::PollContext};
 
-/// Whether a reset may mend a GPU of the node: the worst that it has is a fault of the class Reset. `None`: nobody has said what there is.
+/// Whether a reset may mend a GPU of the node: the worst that it has is a fault of the class Reset. `None`: nobody can tell. Either no driver has said
+/// what there is, or each GPU that was to be reset has something worse by now: it may not be begun any more, and whether one that was begun has ended
+/// is not known. A GPU falls off the bus in the middle of its reset, say, and the command goes on.
 fn wants(devices: &NodeDevices) -> Option<bool> {
     let told = devices.status.as_ref()?.faults.as_ref()?;
     let mut worst: BTreeMap<&str, FaultClass> = BTreeMap::new();
+    let mut awaits_reset = false;
     for fault in told {
         let class = FaultClass::named(&fault.class);
+        awaits_reset |= class == FaultClass::Reset;
         let known = worst.entry(&fault.gpu).or_insert(class);
         *known = class.max(*known);
     }
-    Some(worst.values().any(|class| *class == FaultClass::Reset))
+    let is_wanted = worst.values().any(|class| *class == FaultClass::Reset);
+    (is_wanted || !awaits_reset).then_some(is_wanted)
 }
 
 /// What the driver of a node is told about resets of its GPUs. A node that wants none, or that waits and was never told that it may, is told nothing: so
@@ -130,19 +136,25 @@ mod tests {
 
     #[test]
     fn a_node_wants_a_reset_where_that_is_the_worst_that_a_gpu_has() {
-        let cases: [(&[(&str, &str)], bool); 9] = [
-            (&[], false),
-            (&[("a", "Reset")], true),
-            (&[("a", "Info"), ("a", "App")], false),
+        let cases: [(&[(&str, &str)], Option<bool>); 11] = [
+            (&[], Some(false)),
+            (&[("a", "Reset")], Some(true)),
+            (&[("a", "Info"), ("a", "App")], Some(false)),
             (
                 &[("a", "Contained"), ("b", "Link"), ("c", "Unknown")],
-                false,
+                Some(false),
             ),
-            (&[("a", "Reset"), ("a", "Contained")], true),
-            (&[("a", "Retire"), ("a", "Reset")], false),
-            (&[("a", "Reset"), ("a", "Reboot")], false),
-            (&[("a", "Reboot"), ("a", "Reset"), ("b", "Reset")], true),
-            (&[("a", "Reset"), ("a", "NewInALaterVersion")], true),
+            (&[("a", "Reset"), ("a", "Contained")], Some(true)),
+            (&[("a", "Retire")], Some(false)),
+            (&[("a", "Reboot"), ("b", "Info")], Some(false)),
+            // Whether a reset that was begun before is under way still is not told by this.
+            (&[("a", "Retire"), ("a", "Reset")], None),
+            (&[("a", "Reset"), ("a", "Reboot")], None),
+            (
+                &[("a", "Reboot"), ("a", "Reset"), ("b", "Reset")],
+                Some(true),
+            ),
+            (&[("a", "Reset"), ("a", "NewInALaterVersion")], Some(true)),
         ];
         for (told, expected) in cases {
             let fault = |(gpu, class): &(&str, &str)| GpuFault {
@@ -158,7 +170,7 @@ mod tests {
                 faults: Some(told.iter().map(fault).collect()),
                 ..NodeDevicesStatus::default()
             });
-            assert_eq!(wants(&devices), Some(expected), "{told:?}");
+            assert_eq!(wants(&devices), expected, "{told:?}");
         }
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The commands are a shell script, which tells the scenario that it was called, and ends when the scenario lets it. What a reset does to a GPU is done to the
 //! mock's cards meanwhile, by the scenario, and noted in the journal like everything else that is: so the observer knows of a proof from the moment
-//! when there is one (S7). Each scenario has one node whose driver has commands, and gives it back as it was installed.
+//! when there is one (S7). Each scenario has one node whose driver has commands, and gives it back as it was installed. The chart that is installed names no
+//! command, so the controller is told there that nothing is reset: it is started anew with what the chart would say, and gets its own argument back.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -39,6 +40,8 @@ const ALARMED: usize = 3;
 const NOTHING: Duration = Duration::from_secs(6);
 /// Longest time for what these do beside the rest.
 const MORE_TIME: Duration = Duration::from_mins(4);
+/// The argument that the chart makes where no command is given, and the one by which resets are allowed on as many nodes at a time as ship.
+const RESETS: (&str, &str) = ("--most-nodes-resetting=0", "--most-nodes-resetting=5");
 /// What the script is called as.
 const RESET: &str = "reset";
 const VALIDATION: &str = "validation";
@@ -185,6 +188,7 @@ async fn a_gpu_is_reset_once_nobody_has_it_and_is_of_use_again_only_after_its_va
     cluster: &mut Cluster,
 ) -> Result<()> {
     let client = cluster.client();
+    restart_controller(cluster, &[RESETS]).await?;
     prepare_team(&client, "reset", GPUS).await?;
     let workload = Workload {
         namespace: "reset",
@@ -199,9 +203,11 @@ async fn a_gpu_is_reset_once_nobody_has_it_and_is_of_use_again_only_after_its_va
     // Whatever was found, the next ones have nothing of it.
     let removed = commands.remove(cluster).await;
     let cleared = gpu.clear(cluster).await;
+    let restarted = restart_controller(cluster, &[]).await;
     judged?;
     removed?;
     cleared?;
+    restarted?;
     running.finishes(&client).await?;
     let whole = Single::create(cluster, "reset", "whole", GPUS, &gpu.node).await?;
     let given = whole.runs(cluster).await?;
@@ -253,6 +259,7 @@ async fn a_gpu_that_two_resets_do_not_mend_is_retired_however_often_its_driver_s
     cluster: &mut Cluster,
 ) -> Result<()> {
     let client = cluster.client();
+    restart_controller(cluster, &[RESETS]).await?;
     prepare_team(&client, "in-vain", GPUS).await?;
     let workload = Workload {
         namespace: "in-vain",
@@ -266,9 +273,11 @@ async fn a_gpu_that_two_resets_do_not_mend_is_retired_however_often_its_driver_s
     let judged = is_retired(cluster, &commands, &running, &gpu).await;
     let removed = commands.remove(cluster).await;
     let cleared = gpu.clear(cluster).await;
+    let restarted = restart_controller(cluster, &[]).await;
     judged?;
     removed?;
     cleared?;
+    restarted?;
     running.finishes(&client).await
 }
 
@@ -303,7 +312,7 @@ async fn is_retired(
 }
 
 async fn while_the_breaker_is_open_no_gpu_is_reset(cluster: &mut Cluster) -> Result<()> {
-    restart_controller(cluster, &[SHARE]).await?;
+    restart_controller(cluster, &[SHARE, RESETS]).await?;
     let judged = is_withheld(cluster).await;
     // Whatever was found, it is closed for those that come after it.
     let reset = reset_breaker(cluster).await;

@@ -14,15 +14,20 @@ const TURN: u64 = ResetLimits::SHIPPED.turn_seconds;
 
 /// The driver of a node tells of a fault, or an anomaly, of this class, or that there is none.
 fn tell(bench: &mut Bench, node: &str, class: Option<&str>) {
+    tell_all(bench, node, class.as_slice());
+}
+
+/// The same of all of these, of one GPU.
+fn tell_all(bench: &mut Bench, node: &str, classes: &[&str]) {
     let mut devices = bench.server.node_devices(node).unwrap();
-    let fault = |class: &str| muster_api::GpuFault {
+    let fault = |class: &&str| muster_api::GpuFault {
         device: "gpu-0".to_owned(),
         gpu: "GPU-0".to_owned(),
-        class: class.to_owned(),
+        class: (*class).to_owned(),
         ..muster_api::GpuFault::default()
     };
     let status = devices.status.get_or_insert_default();
-    status.faults = Some(class.map(fault).into_iter().collect());
+    status.faults = Some(classes.iter().map(fault).collect());
     bench.server.put(Object::NodeDevices(Arc::new(devices)));
     bench.run_at_once();
 }
@@ -113,9 +118,10 @@ fn a_node_has_leave_once_that_is_recorded_and_until_nothing_is_wrong_any_more() 
     let order: Vec<bool> = decisive(&bench).into_iter().map(records).collect();
     assert_eq!(order, [true, false], "recorded, then told, and no more");
     assert!(evictions(&bench, "train").is_empty());
-    // It counts for the window from when nothing is under way any more.
+    // It counts for as long as a reset may be under way, and for the window from then on.
     pass(&mut bench, 1_000);
     assert_eq!(remediation(&bench, &node), Some(Remediation::Allowed));
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 1);
     tell(&mut bench, &node, None);
     assert_eq!(remediation(&bench, &node), None);
     pass(&mut bench, 598);
@@ -279,6 +285,58 @@ fn no_more_nodes_are_at_it_at_a_time_than_may_be_and_each_has_its_turn() {
     pass_with_at_most(&mut bench, TURN + RUN_OUT + 5, NODES, 2);
     assert_eq!(allowed(&bench, NODES), [&*names[0], &*names[2]]);
     assert!(!bench.machine.breaker().is_open);
+}
+
+/// The GPU falls off the bus in the middle of its reset, say, or is to be exchanged after the second one.
+#[test]
+fn a_gpu_that_gets_worse_in_its_reset_keeps_the_place_until_what_was_begun_must_have_ended() {
+    for worse in ["Reboot", "Retire"] {
+        let mut bench = idle(at_a_time(1), 2);
+        tell(&mut bench, "n0", Some("Reset"));
+        pass(&mut bench, PATIENCE);
+        assert_eq!(allowed(&bench, 2), ["n0"]);
+        tell(&mut bench, "n1", Some("Reset"));
+        tell_all(&mut bench, "n0", &["Reset", worse]);
+        assert_eq!(remediation(&bench, "n0"), None, "{worse}");
+        pass_with_at_most(&mut bench, RUN_OUT - 2, 2, 0);
+        pass(&mut bench, 4);
+        assert_eq!(allowed(&bench, 2), ["n1"], "{worse}");
+    }
+}
+
+#[test]
+fn s9_a_reset_that_is_under_way_for_longer_than_the_window_stays_in_the_record() {
+    let gangs = ["a", "b", "c", "d"];
+    for is_forgotten in [false, true] {
+        let mut bench = running(&gangs);
+        let by_node = gangs.map(|gang| (device_of(&bench, &format!("{gang}-0")).0, gang));
+        let by_node = BTreeMap::from(by_node);
+        let (at_it, other) = ("n0", by_node["n1"]);
+        tell(&mut bench, at_it, Some("Reset"));
+        pass(&mut bench, PATIENCE);
+        assert_eq!(remediation(&bench, at_it), Some(Remediation::Allowed));
+        if is_forgotten {
+            // A person closes the breaker, which is not even open.
+            set_breaker(&mut bench, Breaker::default());
+        }
+        pass(&mut bench, 700);
+        // Whatever is written next says so.
+        taint(&mut bench, &format!("{other}-0"), RESET);
+        pass(&mut bench, 40);
+        assert_eq!(evictions(&bench, other), [Reason::DeviceFault]);
+        let recorded = breaker(&bench).drained.into_iter();
+        let recorded: Vec<String> = recorded.map(|it| it.node).collect();
+        assert_eq!(recorded, ["n0", "n1"], "forgotten: {is_forgotten}");
+        // It ends, and counts from then on.
+        pass(&mut bench, 700);
+        tell(&mut bench, at_it, None);
+        pass(&mut bench, 590);
+        let counted = bench.machine.breaker().evacuated_nodes;
+        assert_eq!(counted, 1, "forgotten: {is_forgotten}");
+        pass(&mut bench, 20);
+        let counted = bench.machine.breaker().evacuated_nodes;
+        assert_eq!(counted, 0, "forgotten: {is_forgotten}");
+    }
 }
 
 #[test]
