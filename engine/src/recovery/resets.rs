@@ -150,7 +150,8 @@ impl ResetTurns {
     }
 
     /// Time goes on. Nodes that were chosen have a place, if that is recorded; who has it for long while others wait, or whoever has it while all is
-    /// held back, loses its leave; and where nothing can be under way any more, the place is free.
+    /// held back, loses its leave; so do those beyond as many as may be, which whoever led before gave leave, under another limit perhaps; and where
+    /// nothing can be under way any more, the place is free.
     ///
     /// At first, nodes that wait and are recorded, or were told anything, have a place without leave: whoever led before may have given them leave a
     /// moment ago.
@@ -172,9 +173,10 @@ impl ResetTurns {
                 news.changed.push(node);
             }
         }
-        let longest = self.longest_turns(limits, now_seconds);
+        let mut ending = self.longest_turns(limits, now_seconds);
+        ending.extend(self.too_many(limits));
         for (node, place) in &mut self.places {
-            if place.has_leave && (is_off || longest.contains(node)) {
+            if place.has_leave && (is_off || ending.contains(node)) {
                 place.take_leave(now_seconds);
                 news.changed.push(node.clone());
             }
@@ -224,6 +226,13 @@ impl ResetTurns {
         self.waiting.keys().chain(places.map(|(node, _)| node))
     }
 
+    /// The nodes that have leave.
+    pub fn with_leave(&self) -> impl Iterator<Item = &NodeName> {
+        let places = self.places.iter();
+        let places = places.filter(|(_, place)| place.has_leave);
+        places.map(|(node, _)| node)
+    }
+
     /// The nodes on which a reset may be under way.
     pub fn under_way(&self) -> impl Iterator<Item = &NodeName> {
         self.places.keys()
@@ -270,6 +279,15 @@ impl ResetTurns {
             over.map(|(node, place)| (place.begun_at, node)).collect();
         let longest = over.into_iter().take(wanted);
         longest.map(|(_, node)| node.clone()).collect()
+    }
+
+    /// Those beyond as many as may have leave, the latest of all.
+    fn too_many(&self, limits: ResetLimits) -> BTreeSet<NodeName> {
+        let may = self.places.iter().filter(|(_, place)| place.has_leave);
+        let may: BTreeSet<(u64, &NodeName)> =
+            may.map(|(node, place)| (place.begun_at, node)).collect();
+        let beyond = may.into_iter().skip(limits.most_nodes);
+        beyond.map(|(_, node)| node.clone()).collect()
     }
 
     fn take_over(&mut self, is_recorded: impl Fn(&NodeName) -> bool, now: u64) {
@@ -463,6 +481,29 @@ mod tests {
             let under_way = turns.under_way().count();
             assert_eq!(under_way, usize::from(has_leave), "{case}");
         }
+    }
+
+    #[test]
+    fn s9_of_those_that_were_given_leave_before_no_more_keep_it_than_may_be_now() {
+        let mut turns = ResetTurns::default();
+        for node in 0..4 {
+            turns.note(&name(node), seen(Some(true), Some(true)), 100);
+        }
+        let news = turns.advance(LIMITS, false, |_| true, 100);
+        assert_eq!(news.changed, [name(2), name(3)]);
+        assert!(turns.has_leave(&name(0)) && turns.has_leave(&name(1)));
+        // What they have begun is waited for all the same.
+        for node in [2, 3] {
+            turns.note(&name(node), seen(Some(true), Some(false)), 101);
+        }
+        // A late write gives one more leave, that wants it by now.
+        turns.note(&name(4), seen(Some(true), Some(true)), 102);
+        let news = turns.advance(LIMITS, false, |_| true, 102);
+        assert_eq!(news.changed, [name(4)]);
+        assert_eq!(turns.under_way().count(), 5);
+        let again = turns.advance(LIMITS, false, |_| true, 103);
+        assert_eq!(again, ResetNews::default());
+        assert_eq!(turns.due(LIMITS, 200), names(&[]));
     }
 
     #[test]

@@ -371,7 +371,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
     let mut evicts = Evicts::default();
     // Asked in each poll, and nearly always there is none.
     let are_resets_judged = resets::are_to_be_judged(context);
-    if context.views.to_evict().next().is_none() && !are_resets_judged {
+    let is_any_unrecorded = resets::is_any_unrecorded(context);
+    if context.views.to_evict().next().is_none() && !are_resets_judged && !is_any_unrecorded {
         return evicts;
     }
     let due = evictions_in_turns(context);
@@ -442,7 +443,8 @@ fn evicts(context: PollContext<'_>) -> Evicts {
         evacuated.extend(due.iter().map(ToString::to_string));
         evicts.to_reset = Some(due);
     }
-    if opens.is_some() || !evacuated.is_empty() || !stalled.is_empty() {
+    let is_any_new = !evacuated.is_empty() || !stalled.is_empty() || is_any_unrecorded;
+    if opens.is_some() || is_any_new {
         evicts.breaker = Some(breaker::after(context, &evacuated, &stalled, opens));
     }
     evicts

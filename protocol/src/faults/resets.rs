@@ -12,7 +12,7 @@
 //! **Who else writes, and what if it comes twice, late, or never.**
 //!
 //! * The record is written conditional on the Ledger that was judged. Of two leaders one conflicts, and gives no leave. A person who closes the
-//!   breaker has all of it forgotten; who was chosen and is not named by what is seen waits again.
+//!   breaker has all of it forgotten; who was chosen and is not named by what is seen waits again, and who has leave is recorded anew.
 //! * `spec.remediation` is the leader's alone, conditional on the NodeDevices that was seen. A late write of a former leader can land: it is of a node
 //!   that the Ledger names. So whoever takes over takes all nodes that want a reset, and that the Ledger names or that were told anything, to have
 //!   their place, until whatever was begun there must have ended; and one that is told that it may has its place for as long as it is told so.
@@ -83,6 +83,13 @@ pub(crate) fn are_to_be_judged(context: PollContext<'_>) -> bool {
     let limits = context.config.recovery.resets;
     let now = context.now.monotonic_seconds;
     context.resets.is_to_be_judged(limits, now) && held_back(context).is_none()
+}
+
+/// Whether a node has leave that the record does not name: a person has closed the breaker since, or a former leader's write came late. It is recorded then
+/// before anything else, or whatever it does would not count once it is done.
+pub(crate) fn is_any_unrecorded(context: PollContext<'_>) -> bool {
+    let mut allowed = context.resets.with_leave();
+    allowed.any(|node| !context.breaker.has_recorded(node)) && held_back(context).is_none()
 }
 
 /// The nodes that are next to have leave.

@@ -319,7 +319,16 @@ fn s9_a_reset_that_is_under_way_for_longer_than_the_window_stays_in_the_record()
             // A person closes the breaker, which is not even open.
             set_breaker(&mut bench, Breaker::default());
         }
-        pass(&mut bench, 700);
+        // Whoever has leave is recorded, and no more than once for it.
+        assert_eq!(
+            breaker(&bench).drained.len(),
+            1,
+            "forgotten: {is_forgotten}"
+        );
+        bench.written.clear();
+        pass(&mut bench, 5);
+        assert_eq!(decisive(&bench).len(), 0, "forgotten: {is_forgotten}");
+        pass(&mut bench, 695);
         // Whatever is written next says so.
         taint(&mut bench, &format!("{other}-0"), RESET);
         pass(&mut bench, 40);
