@@ -295,14 +295,30 @@ fn who_says_nothing_keeps_a_limit_that_is_large_enough_or_0_or_does_not_count_fa
     for own in [0, 2, 6] {
         assert_eq!(limit(&running_with(own)), Some(own));
     }
-    // A CronJob leaves its Jobs alone.
-    let bench = running_job(|job| {
-        controlled_by_another(job);
-        let owners = job.metadata.owner_references.as_mut().unwrap();
-        owners[0].kind = "CronJob".to_owned();
-        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    // Kubernetes' CronJob leaves its Jobs alone.
+    for (api_version, expected) in [("batch/v1", 2), ("example.com/v1", 1)] {
+        let bench = running_job(|job| {
+            controlled_by_another(job);
+            let owners = job.metadata.owner_references.as_mut().unwrap();
+            owners[0].api_version = api_version.to_owned();
+            owners[0].kind = "CronJob".to_owned();
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        assert_eq!(limit(&bench), Some(expected), "{api_version}");
+    }
+}
+
+/// A kubelet that makes room says so by `DisruptionTarget`. Of a pod that wrote more to a disk than it may it does not, and the next one would do the same:
+/// not counted, it would be made again for ever.
+#[test]
+fn a_pod_that_took_more_of_a_disk_than_it_may_failed_by_itself() {
+    let mut bench = running_with(1);
+    fail(&mut bench, |pod| {
+        pod.status.as_mut().unwrap().reason = Some("Evicted".to_owned());
     });
-    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    let status = bench.gang_status();
+    assert_eq!((status.failed_attempts, status.failed_pods), (1, 1));
 }
 
 #[test]
