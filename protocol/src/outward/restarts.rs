@@ -26,7 +26,7 @@ use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, GangPhase, Reason, keys};
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
-    pod::ObservedPod,
+    pod::{self, ObservedPod},
     rank_state::RankState,
 };
 use muster_engine::recovery::{Restarts, failures_until};
@@ -130,7 +130,10 @@ pub(crate) fn doubted_for_seconds(context: PollContext<'_>, gang: &Gang, plan: &
     let failed = failed_by_themselves(context, plan, Some(Reason::PodFailed));
     let all = failed_pods(gang).saturating_add(failed);
     let mut jobs = owners_of(context.index, gang);
-    let fails = failed > 0 && jobs.any(|job| is_covered(job) && all > own_limit(job));
+    let would_fail = |job: &Job| {
+        is_covered(job) && all > own_limit(job) && makes_all_pods(context, &plan.key, job)
+    };
+    let fails = failed > 0 && jobs.any(would_fail);
     if fails {
         ANYTHING_TOLD_WITHIN_SECONDS
     } else {
@@ -188,7 +191,8 @@ pub(crate) fn exhausted(
         details,
     };
     let Some(restarts) = restarts(context, key, gang) else {
-        let job = owners_of(context.index, gang).find(|job| is_exceeded(gang, job))?;
+        let mut jobs = owners_of(context.index, gang);
+        let job = jobs.find(|job| is_exceeded(context, key, gang, job))?;
         let name = job.metadata.name.as_deref().unwrap_or_default();
         return Some(reason(format!(
             "{} pods of it failed by themselves, and Job {name} bears with {} by its backoffLimit as it was written: Kubernetes ends it",
@@ -239,11 +243,12 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
         match declared {
             Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
             Some(restarts) => cover(context, key, gang, job, restarts.failures_covered(pods)),
-            None if is_exceeded(gang, job) => restore(context, job),
+            None if is_exceeded(context, key, gang, job) => restore(context, job),
             // What only observes changes nothing for the sake of faults.
             None if faults::acts(context) && may_be_covered(job) => {
                 let attempts = whole_number(attempt(gang));
-                cover(context, key, gang, job, failures_until(attempts, pods))
+                let raised = cover(context, key, gang, job, failures_until(attempts, pods));
+                raised.filter(|_| makes_all_pods(context, key, job))
             }
             None => None,
         }
@@ -330,8 +335,20 @@ fn is_covered(job: &Job) -> bool {
 }
 
 /// Whether more pods of the gang failed by themselves than its Job may have by what its user wrote.
-fn is_exceeded(gang: &Gang, job: &Job) -> bool {
-    is_covered(job) && failed_pods(gang) > own_limit(job)
+fn is_exceeded(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
+    is_covered(job) && failed_pods(gang) > own_limit(job) && makes_all_pods(context, key, job)
+}
+
+/// Whether all pods of the gang that there are are the Job's. A gang by label may have those of others besides: Kubernetes counts them for each Job by
+/// itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.)
+fn makes_all_pods(context: PollContext<'_>, key: &GangKey, job: &Job) -> bool {
+    let job_uid = job.metadata.uid.as_deref();
+    let pods = context.index.pods_of_gang(key).into_iter();
+    let mut pods = pods.map(AsRef::as_ref);
+    pods.all(|pod: &ObservedPod| {
+        let owner = pod::controlling_job(pod);
+        owner.is_some_and(|owner| Some(owner.uid.as_str()) == job_uid)
+    })
 }
 
 /// The limit of a Job as its user wrote it: what stands there is his unless Muster raised it to that.

@@ -462,3 +462,52 @@ fn an_eviction_that_raises_the_limit_as_well_keeps_what_the_user_wrote() {
     assert_eq!(limit(&bench), Some(2 + 2));
     assert_eq!(covers(&bench).as_deref(), Some("1/4/fit-uid"));
 }
+
+/// A pod of a Job that belongs to a gang of three by its label.
+fn labelled_pod_of(bench: &mut Bench, job: &str, index: usize) {
+    bench.pod(job, index, 3, keys::DEVICE_CLASS_GPU);
+    bench.change_pod(&format!("{job}-{index}"), |pod| {
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(keys::GANG.to_owned(), "train".to_owned());
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": format!("{job}-uid"), "controller": true}]);
+        pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    });
+}
+
+/// Kubernetes counts the pods of each Job by itself: given back, the limit of one would end none, and the gang wait for that for ever.
+#[test]
+fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    bench.server.put(Object::Job(parse(json!({
+        "metadata": {"name": "aid", "namespace": "ml", "uid": "aid-uid"},
+        "spec": {"completions": 1, "parallelism": 1, "template": {"spec": {"containers": []}}},
+    }))));
+    let make = |bench: &mut Bench| {
+        for index in 0..2 {
+            labelled_pod_of(bench, "fit", index);
+        }
+        // The Gang is made as soon as it has a pod.
+        bench.run();
+        labelled_pod_of(bench, "aid", 0);
+        bench.run();
+    };
+    make(&mut bench);
+    let all = ["fit-0", "fit-1", "aid-0"];
+    start(&mut bench, &all);
+    assert_eq!(limit(&bench), Some(2));
+    bench.change_pod("aid-0", |pod| set_phase(pod, "Failed"));
+    fail(&mut bench, |_| {});
+    let status = bench.gang_status();
+    assert_eq!((status.failed_attempts, status.failed_pods), (1, 2));
+    for pod in all {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2));
+    make(&mut bench);
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+}
