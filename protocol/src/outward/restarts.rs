@@ -371,15 +371,16 @@ fn noted(job: &Job, from: i32, to: i32) -> Option<String> {
     Some(format!("{from}/{to}/{uid}"))
 }
 
-/// From what to what the limit of the Job was raised, if it was. What cannot be read, or names another Job, from whose manifest this one was
-/// made, says nothing.
+/// From what to what the limit of the Job was raised, if it was. What cannot be read or be meant, or names another Job, from whose manifest this
+/// one was made, says nothing.
 fn covers(job: &Job) -> Option<(i32, i32)> {
     let mut parts = annotation(job, keys::BACKOFF_COVERS)?.splitn(3, '/');
     let (from, to, uid) = (parts.next()?, parts.next()?, parts.next()?);
     if job.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
-    Some((from.parse().ok()?, to.parse().ok()?))
+    let (from, to): (i32, i32) = (from.parse().ok()?, to.parse().ok()?);
+    (0 <= from && from <= to).then_some((from, to))
 }
 
 /// How often the gang may be started anew, and how often it was; `None`: there is no limit.

@@ -99,6 +99,21 @@ fn what_another_job_was_raised_to_says_nothing() {
     assert_eq!(limit(&bench), Some(22));
 }
 
+/// Users may write the annotation: a limit that no Job can have would keep its gang from starting, since it is exceeded from the start.
+#[test]
+fn a_limit_that_cannot_have_been_written_says_nothing() {
+    for forged in ["-1/1/fit-uid", "2/1/fit-uid", "1/99999999999/fit-uid"] {
+        let bench = running_job(|job| {
+            let annotations = job.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::BACKOFF_COVERS.to_owned(), forged.to_owned());
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        assert_eq!(limit(&bench), Some(2), "{forged}");
+        assert_eq!(covers(&bench).as_deref(), Some("1/2/fit-uid"), "{forged}");
+        assert!(bench.gang_status().admission.is_some(), "{forged}");
+    }
+}
+
 #[test]
 fn whoever_lowers_the_limit_again_has_the_last_word() {
     let mut bench = running_job(|job| restarts_at_most(job, "3"));
@@ -336,6 +351,30 @@ fn where_recovery_only_observes_no_job_is_changed_for_the_sake_of_faults() {
     let jobs = bench.written.iter();
     let mut jobs = jobs.filter(|write| matches!(write, ApiRequest::PatchJob { .. }));
     assert!(jobs.next().is_none());
+}
+
+#[test]
+fn what_was_raised_before_is_given_back_also_where_recovery_only_observes() {
+    let mut bench = Bench::with(Config {
+        recovery: crate::Recovery::default(),
+        ..config()
+    });
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::BACKOFF_COVERS.to_owned(), "1/2/fit-uid".to_owned());
+        job.spec.as_mut().unwrap().backoff_limit = Some(2);
+    });
+    make_again(&mut bench, 0..2);
+    for pod in ["fit-0", "fit-1"] {
+        bench.change_pod(pod, |pod| set_phase(pod, "Failed"));
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2), "in doubt");
+    bench.seconds += 60;
+    bench.run();
+    assert_eq!(limit(&bench), Some(1));
+    assert_eq!(covers(&bench).as_deref(), Some("1/1/fit-uid"));
 }
 
 /// As many as the user wrote are borne, and not one more, by whomever they are counted.
