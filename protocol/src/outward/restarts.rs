@@ -380,7 +380,7 @@ fn covers(job: &Job) -> Option<(i32, i32)> {
         return None;
     }
     let (from, to): (i32, i32) = (from.parse().ok()?, to.parse().ok()?);
-    (0 <= from && from <= to).then_some((from, to))
+    (0..=to).contains(&from).then_some((from, to))
 }
 
 /// How often the gang may be started anew, and how often it was; `None`: there is no limit.
