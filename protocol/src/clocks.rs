@@ -1,7 +1,7 @@
 //! What the leader has seen happen, and when, on its monotonic clock. Starts again at each takeover: a
 //! deadline that is missed late harms less than one that is missed early.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use muster_api::Reason;
 use muster_cluster::table::Table;
@@ -60,6 +60,16 @@ struct Admitted {
     age_seconds: u64,
 }
 
+/// Ranks of an attempt that failed.
+#[derive(Clone, Debug)]
+struct Failures {
+    attempt: i64,
+    /// Since when that is seen.
+    since: u64,
+    /// Pods that failed by themselves, by UID, be they removed since.
+    by_themselves: BTreeSet<String>,
+}
+
 /// When a start is late, and after how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Late {
@@ -90,8 +100,8 @@ pub(crate) struct Clocks {
     status_writes: Table<String, u64>,
     /// Since when it is seen that an attempt of a Gang holds what has a fault, and which attempt.
     faults: Table<String, (i64, BTreeMap<Answered, u64>)>,
-    /// Which attempt of a Gang a rank failed of, and since when that is seen.
-    failures: Table<String, (i64, u64)>,
+    /// Ranks that failed of the attempt that a Gang carries.
+    failures: Table<String, Failures>,
     ends: BTreeMap<String, u64>,
     /// While it stands still: ungating is withheld, or kube-scheduler is away, and no start can make progress.
     stands_still: bool,
@@ -369,14 +379,45 @@ impl Clocks {
         faults.get(fault).copied().filter(|_| *of == attempt)
     }
 
-    /// Notes of which attempt of a Gang a rank has failed; `None`: of none that it carries.
-    pub(crate) fn note_failure(&mut self, gang_uid: &str, attempt: Option<i64>, now: u64) {
-        note_value(&mut self.failures, gang_uid, attempt, now);
+    /// Notes that ranks of an attempt of a Gang have failed, and of which pods it is seen that they did by themselves.
+    pub(crate) fn note_failures(
+        &mut self,
+        gang_uid: &str,
+        attempt: i64,
+        by_themselves: impl IntoIterator<Item = String>,
+        now: u64,
+    ) {
+        let before = self.failures.remove(gang_uid);
+        let before = before.filter(|it| it.attempt == attempt);
+        let mut failures = before.unwrap_or_else(|| Failures {
+            attempt,
+            since: now,
+            by_themselves: BTreeSet::new(),
+        });
+        failures.by_themselves.extend(by_themselves);
+        self.failures.insert(gang_uid.to_owned(), failures);
+    }
+
+    /// Notes that no pod shows any more that a rank of the attempt failed which a Gang carries; `None`: it carries none. Those that failed by themselves stay
+    /// known until it is over.
+    pub(crate) fn note_no_failure(&mut self, gang_uid: &str, attempt: Option<i64>) {
+        let known = self.failures.get(gang_uid);
+        let stays =
+            known.is_some_and(|it| Some(it.attempt) == attempt && !it.by_themselves.is_empty());
+        if !stays {
+            self.failures.remove(gang_uid);
+        }
     }
 
     /// Since when it is seen that a rank of the attempt that a Gang carries has failed.
     pub(crate) fn failed_since(&self, gang_uid: &str) -> Option<u64> {
-        self.failures.get(gang_uid).map(|(_, since)| *since)
+        self.failures.get(gang_uid).map(|failures| failures.since)
+    }
+
+    /// Whether it was seen that a pod of the attempt failed by itself.
+    pub(crate) fn has_failed_by_itself(&self, gang_uid: &str, attempt: i64, pod: &str) -> bool {
+        let failures = self.failures.get(gang_uid);
+        failures.is_some_and(|it| it.attempt == attempt && it.by_themselves.contains(pod))
     }
 
     /// A Gang is gone.

@@ -115,10 +115,14 @@ pub(crate) fn backoff_limit(job: &Job) -> i32 {
     limit.unwrap_or(DEFAULT_BACKOFF_LIMIT)
 }
 
-/// Whether somebody controls it, who keeps its spec as it wants it. A CronJob leaves the Jobs alone that it made.
+/// Whether somebody controls it, who keeps its spec as it wants it. Kubernetes' CronJob leaves the Jobs alone that it made; of others of
+/// that kind nothing is known.
 pub(crate) fn is_controlled(job: &Job) -> bool {
     let mut owners = job.metadata.owner_references.iter().flatten();
-    owners.any(|owner| owner.controller == Some(true) && owner.kind != "CronJob")
+    owners.any(|owner| {
+        let is_cron_job = owner.kind == "CronJob" && owner.api_version.starts_with("batch/");
+        owner.controller == Some(true) && !is_cron_job
+    })
 }
 
 /// Whether each of its pods is a gang for itself, and not all of them one, which these are. (How many are left of it says nothing.)

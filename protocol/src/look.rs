@@ -974,7 +974,7 @@ impl Machine {
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         self.note_disruption(&uid, plan.as_deref(), epoch, now, &wake);
-        self.note_failure(&uid, plan.as_deref(), epoch, now, &wake);
+        self.note_failures(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_drains(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
         self.note_hanging(key, gang.as_deref(), epoch, now, &wake);
         let view = stage::view(self.context(epoch, now, &wake), key);

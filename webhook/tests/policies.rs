@@ -429,8 +429,45 @@ fn the_controller_changes_of_a_job_what_an_eviction_needs_and_nothing_else() {
         ),
         (
             "a lower one that it says there was by the same write",
-            raised,
+            raised.clone(),
             json!({"metadata": {"annotations": {COVERS: "5/5/uid"}}, "spec": {"backoffLimit": 5}}),
+            false,
+        ),
+        (
+            "a higher one, and what there was",
+            json!({}),
+            raised.clone(),
+            true,
+        ),
+        (
+            "a higher one again, and what there was at first",
+            raised.clone(),
+            json!({"metadata": {"annotations": {COVERS: "6/24/uid"}}, "spec": {"backoffLimit": 24}}),
+            true,
+        ),
+        (
+            "a higher one than somebody else has written since",
+            merged(&raised, &json!({"spec": {"backoffLimit": 3}})),
+            json!({"metadata": {"annotations": {COVERS: "3/24/uid"}}, "spec": {"backoffLimit": 24}}),
+            true,
+        ),
+        // The next write would give back 0, and end the Job.
+        (
+            "a higher one, and less than there was",
+            json!({}),
+            json!({"metadata": {"annotations": {COVERS: "0/16/uid"}}, "spec": {"backoffLimit": 16}}),
+            false,
+        ),
+        (
+            "a higher one again, and less than there was at first",
+            raised.clone(),
+            json!({"metadata": {"annotations": {COVERS: "1/24/uid"}}, "spec": {"backoffLimit": 24}}),
+            false,
+        ),
+        (
+            "only that there was less",
+            raised,
+            json!({"metadata": {"annotations": {COVERS: "1/16/uid"}}}),
             false,
         ),
         (

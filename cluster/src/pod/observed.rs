@@ -319,10 +319,13 @@ impl ObservedPod {
         self.trouble.as_deref().filter(|_| self.phase == "Failed")
     }
 
-    /// Whether it failed by what its node did with it (refused or evicted it, was shut down) and not by what runs in it.
+    /// Whether it failed by what its node did with it (refused or evicted it, was shut down) and not by what runs in it, or by what it asks for: the
+    /// next one would fail of that as well.
     pub fn failed_by_its_node(&self) -> bool {
         let by_itself = |failure: &str| {
-            failure.starts_with(OF_CONTAINER) || failure.starts_with("DeadlineExceeded")
+            failure.starts_with(OF_CONTAINER)
+                || OF_ITSELF.iter().any(|reason| failure.starts_with(reason))
+                || failure.starts_with(OF_EVICTED) && !self.is_disrupted()
         };
         self.failure().is_some_and(|failure| !by_itself(failure))
     }
@@ -515,6 +518,11 @@ fn start(pod: &Pod) -> StartOfPod {
 
 /// How the text about a container that failed begins; reasons of pods are one word.
 const OF_CONTAINER: &str = "container ";
+/// How the text begins about a pod that ran for longer than it says, or that asks for a kernel parameter which kubelets refuse.
+const OF_ITSELF: [&str; 2] = ["DeadlineExceeded:", "SysctlForbidden:"];
+/// The same about a pod that a kubelet ended to make room, which it tells by the condition `DisruptionTarget`; or, without it, since the pod wrote more to a
+/// disk than its own limits allow (`localStorageEviction` of the kubelet's eviction manager).
+const OF_EVICTED: &str = "Evicted:";
 
 fn failure(pod: &Pod) -> Option<String> {
     if pod.phase() != "Failed" {
@@ -751,6 +759,26 @@ mod tests {
         );
         let kept = ObservedPod::of(&pod);
         assert!(kept.failure().unwrap().len() <= "R: ".len() + FAILURE_BYTES);
+    }
+
+    #[test]
+    fn a_pod_failed_by_its_node_unless_the_next_one_would_fail_of_the_same() {
+        let made_room = json!([{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]);
+        let nothing = json!([]);
+        for (reason, conditions, expected) in [
+            ("NodeShutdown", &nothing, true),
+            ("UnexpectedAdmissionError", &nothing, true),
+            ("Evicted", &made_room, true),
+            ("Evicted", &nothing, false),
+            ("DeadlineExceeded", &nothing, false),
+            ("SysctlForbidden", &nothing, false),
+            ("", &nothing, false),
+        ] {
+            let status = json!({"phase": "Failed", "reason": reason, "conditions": conditions});
+            let pod = pod(&json!({"metadata": {}, "status": status}));
+            let found = ObservedPod::of(&pod).failed_by_its_node();
+            assert_eq!(found, expected, "{status}");
+        }
     }
 
     /// The index keeps one for each pod of the cluster.

@@ -2,7 +2,7 @@
 //!
 //! **Counted** is an attempt of which pods failed by what ran in them, once, by the write that ends the attempt: `status.failedAttempts` and
 //! `status.failedPods` rise with `status.attempt`, under the resourceVersion of the Gang. What nodes, faults, administrators and other gangs end is not counted, and
-//! nothing of an attempt of which one rank was ended so: the others of a collective die with it. Whoever
+//! nothing of an attempt of which one rank was ended so: the others of a collective die with it. A pod that is removed after it failed counts as well; but whoever
 //! completes an eviction of another leader may not see the failed pods any more: the gang is started once more then, never once less.
 //!
 //! **In doubt** is for a while what pods died of: a driver takes two seconds to tell of a fault, a node that fell silent most of a minute. Where it matters,
@@ -26,7 +26,7 @@ use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, GangPhase, Reason, keys};
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
-    pod::ObservedPod,
+    pod::{self, ObservedPod},
     rank_state::RankState,
 };
 use muster_engine::recovery::{Restarts, failures_until};
@@ -34,7 +34,8 @@ use serde_json::json;
 
 use crate::{
     ApiRequest, JobChange, Machine, Mode, Now,
-    admission::plan::Plan,
+    admission::plan::{Plan, Rank},
+    disruptions,
     effect::Refusable,
     faults::{self, held},
     jobs::{
@@ -66,17 +67,22 @@ pub(crate) fn failed_by_themselves(
     ) {
         return 0;
     }
-    let is_its_own = |pod: &ObservedPod| !pod.is_disrupted() && !pod.failed_by_its_node();
+    // The others of a collective die with a rank that somebody took, be its own pod gone.
+    if disruptions::of_plan(context, plan).is_some() {
+        return 0;
+    }
     let mut failed: i32 = 0;
     for (rank, state) in plan.states(context) {
-        let Some(pod) = context.index.pod_by_uid(&rank.pod) else {
-            continue;
+        let is_known = is_known_to_have_failed(context, plan, rank);
+        let is_own = match context.index.pod_by_uid(&rank.pod) {
+            // What was told to end is no failure: a Job that its user suspends counts none either. But what had failed before is one.
+            Some(pod) if state == RankState::Failed && (is_known || !is_deleting(pod)) => {
+                is_its_own_failure(pod)
+            }
+            None if is_known => true,
+            Some(_) | None => continue,
         };
-        // What was told to end is no failure: a Job that its user suspends counts none either.
-        if state != RankState::Failed || is_deleting(pod) {
-            continue;
-        }
-        if !is_its_own(pod) || held::may_have_ended(context, plan, rank) {
+        if !is_own || held::may_have_ended(context, plan, rank) {
             return 0;
         }
         failed = failed.saturating_add(1);
@@ -85,6 +91,17 @@ pub(crate) fn failed_by_themselves(
         && (!held::faulty_nodes(context, plan).is_empty()
             || loss::of_plan(context, plan).is_some());
     if is_excused { 0 } else { failed }
+}
+
+/// Whether nothing that a pod which failed says of it explains that but what ran in it.
+fn is_its_own_failure(pod: &ObservedPod) -> bool {
+    !pod.is_disrupted() && !pod.failed_by_its_node()
+}
+
+/// Whether it was seen that the pod of a rank failed by itself, be it removed since.
+fn is_known_to_have_failed(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
+    let clocks = context.clocks;
+    clocks.has_failed_by_itself(&plan.gang_uid, plan.attempt, &rank.pod)
 }
 
 /// Whether all pods of an attempt ended, and it may still turn out that a fault ended them, which matters: its Job counts, and is to bear with faults.
@@ -113,7 +130,10 @@ pub(crate) fn doubted_for_seconds(context: PollContext<'_>, gang: &Gang, plan: &
     let failed = failed_by_themselves(context, plan, Some(Reason::PodFailed));
     let all = failed_pods(gang).saturating_add(failed);
     let mut jobs = owners_of(context.index, gang);
-    let fails = failed > 0 && jobs.any(|job| is_covered(job) && all > own_limit(job));
+    let would_fail = |job: &Job| {
+        is_covered(job) && all > own_limit(job) && makes_all_pods(context, &plan.key, job)
+    };
+    let fails = failed > 0 && jobs.any(would_fail);
     if fails {
         ANYTHING_TOLD_WITHIN_SECONDS
     } else {
@@ -122,8 +142,8 @@ pub(crate) fn doubted_for_seconds(context: PollContext<'_>, gang: &Gang, plan: &
 }
 
 impl Machine {
-    /// Notes of which attempt a rank has failed.
-    pub(crate) fn note_failure(
+    /// Notes that ranks of an attempt have failed, and which by themselves: whoever removes their pods takes nothing from what is counted.
+    pub(crate) fn note_failures(
         &mut self,
         gang_uid: &str,
         plan: Option<&Plan>,
@@ -132,13 +152,31 @@ impl Machine {
         wake: &Cell<Option<u64>>,
     ) {
         let context = self.context(epoch, now, wake);
-        let failed = plan.filter(|plan| {
-            let mut states = plan.states(context);
-            states.any(|(_, state)| state == RankState::Failed)
-        });
-        let attempt = failed.map(|plan| plan.attempt);
-        self.clocks
-            .note_failure(gang_uid, attempt, now.monotonic_seconds);
+        let mut has_failed = false;
+        let mut by_themselves = Vec::new();
+        if let Some(plan) = plan {
+            let states = plan.states(context);
+            for (rank, _) in states.filter(|(_, state)| *state == RankState::Failed) {
+                has_failed = true;
+                let pod = context.index.pod_by_uid(&rank.pod);
+                let is_own = |pod: &ObservedPod| !is_deleting(pod) && is_its_own_failure(pod);
+                if !is_known_to_have_failed(context, plan, rank) && pod.is_some_and(|it| is_own(it))
+                {
+                    by_themselves.push(rank.pod.clone());
+                }
+            }
+        }
+        match plan.filter(|_| has_failed) {
+            Some(plan) => {
+                let (attempt, now) = (plan.attempt, now.monotonic_seconds);
+                self.clocks
+                    .note_failures(gang_uid, attempt, by_themselves, now);
+            }
+            None => {
+                let attempt = plan.map(|plan| plan.attempt);
+                self.clocks.note_no_failure(gang_uid, attempt);
+            }
+        }
     }
 }
 
@@ -153,7 +191,8 @@ pub(crate) fn exhausted(
         details,
     };
     let Some(restarts) = restarts(context, key, gang) else {
-        let job = owners_of(context.index, gang).find(|job| is_exceeded(gang, job))?;
+        let mut jobs = owners_of(context.index, gang);
+        let job = jobs.find(|job| is_exceeded(context, key, gang, job))?;
         let name = job.metadata.name.as_deref().unwrap_or_default();
         return Some(reason(format!(
             "{} pods of it failed by themselves, and Job {name} bears with {} by its backoffLimit as it was written: Kubernetes ends it",
@@ -204,11 +243,12 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
         match declared {
             Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
             Some(restarts) => cover(context, key, gang, job, restarts.failures_covered(pods)),
-            None if is_exceeded(gang, job) => restore(context, job),
+            None if is_exceeded(context, key, gang, job) => restore(context, job),
             // What only observes changes nothing for the sake of faults.
             None if faults::acts(context) && may_be_covered(job) => {
                 let attempts = whole_number(attempt(gang));
-                cover(context, key, gang, job, failures_until(attempts, pods))
+                let raised = cover(context, key, gang, job, failures_until(attempts, pods));
+                raised.filter(|_| makes_all_pods(context, key, job))
             }
             None => None,
         }
@@ -295,8 +335,20 @@ fn is_covered(job: &Job) -> bool {
 }
 
 /// Whether more pods of the gang failed by themselves than its Job may have by what its user wrote.
-fn is_exceeded(gang: &Gang, job: &Job) -> bool {
-    is_covered(job) && failed_pods(gang) > own_limit(job)
+fn is_exceeded(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
+    is_covered(job) && failed_pods(gang) > own_limit(job) && makes_all_pods(context, key, job)
+}
+
+/// Whether all pods of the gang that there are are the Job's. A gang by label may have those of others besides: Kubernetes counts them for each Job by
+/// itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.)
+fn makes_all_pods(context: PollContext<'_>, key: &GangKey, job: &Job) -> bool {
+    let job_uid = job.metadata.uid.as_deref();
+    let pods = context.index.pods_of_gang(key).into_iter();
+    let mut pods = pods.map(AsRef::as_ref);
+    pods.all(|pod: &ObservedPod| {
+        let owner = pod::controlling_job(pod);
+        owner.is_some_and(|owner| Some(owner.uid.as_str()) == job_uid)
+    })
 }
 
 /// The limit of a Job as its user wrote it: what stands there is his unless Muster raised it to that.
@@ -319,15 +371,16 @@ fn noted(job: &Job, from: i32, to: i32) -> Option<String> {
     Some(format!("{from}/{to}/{uid}"))
 }
 
-/// From what to what the limit of the Job was raised, if it was. What cannot be read, or names another Job, from whose manifest this one was
-/// made, says nothing.
+/// From what to what the limit of the Job was raised, if it was. What cannot be read or be meant, or names another Job, from whose manifest this
+/// one was made, says nothing.
 fn covers(job: &Job) -> Option<(i32, i32)> {
     let mut parts = annotation(job, keys::BACKOFF_COVERS)?.splitn(3, '/');
     let (from, to, uid) = (parts.next()?, parts.next()?, parts.next()?);
     if job.metadata.uid.as_deref() != Some(uid) {
         return None;
     }
-    Some((from.parse().ok()?, to.parse().ok()?))
+    let (from, to): (i32, i32) = (from.parse().ok()?, to.parse().ok()?);
+    (0..=to).contains(&from).then_some((from, to))
 }
 
 /// How often the gang may be started anew, and how often it was; `None`: there is no limit.

@@ -117,6 +117,11 @@ async fn change_jobs(controller: &Client) -> Result<()> {
             json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "1/1/uid"}}, "spec": {"backoffLimit": 1}}),
         ),
         (
+            "saying of a limit that it was less, to lower it next",
+            "runs",
+            json!({"metadata": {"annotations": {keys::BACKOFF_COVERS: "0/8/uid"}}, "spec": {"backoffLimit": 8}}),
+        ),
+        (
             "changing how many pods run",
             "runs",
             json!({"spec": {"parallelism": 0}}),

@@ -99,6 +99,21 @@ fn what_another_job_was_raised_to_says_nothing() {
     assert_eq!(limit(&bench), Some(22));
 }
 
+/// Users may write the annotation: a limit that no Job can have would keep its gang from starting, since it is exceeded from the start.
+#[test]
+fn a_limit_that_cannot_have_been_written_says_nothing() {
+    for forged in ["-1/1/fit-uid", "2/1/fit-uid", "1/99999999999/fit-uid"] {
+        let bench = running_job(|job| {
+            let annotations = job.metadata.annotations.get_or_insert_default();
+            annotations.insert(keys::BACKOFF_COVERS.to_owned(), forged.to_owned());
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        assert_eq!(limit(&bench), Some(2), "{forged}");
+        assert_eq!(covers(&bench).as_deref(), Some("1/2/fit-uid"), "{forged}");
+        assert!(bench.gang_status().admission.is_some(), "{forged}");
+    }
+}
+
 #[test]
 fn whoever_lowers_the_limit_again_has_the_last_word() {
     let mut bench = running_job(|job| restarts_at_most(job, "3"));
@@ -295,14 +310,30 @@ fn who_says_nothing_keeps_a_limit_that_is_large_enough_or_0_or_does_not_count_fa
     for own in [0, 2, 6] {
         assert_eq!(limit(&running_with(own)), Some(own));
     }
-    // A CronJob leaves its Jobs alone.
-    let bench = running_job(|job| {
-        controlled_by_another(job);
-        let owners = job.metadata.owner_references.as_mut().unwrap();
-        owners[0].kind = "CronJob".to_owned();
-        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    // Kubernetes' CronJob leaves its Jobs alone.
+    for (api_version, expected) in [("batch/v1", 2), ("example.com/v1", 1)] {
+        let bench = running_job(|job| {
+            controlled_by_another(job);
+            let owners = job.metadata.owner_references.as_mut().unwrap();
+            owners[0].api_version = api_version.to_owned();
+            owners[0].kind = "CronJob".to_owned();
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        assert_eq!(limit(&bench), Some(expected), "{api_version}");
+    }
+}
+
+/// A kubelet that makes room says so by `DisruptionTarget`. Of a pod that wrote more to a disk than it may it does not, and the next one would do the same:
+/// not counted, it would be made again for ever.
+#[test]
+fn a_pod_that_took_more_of_a_disk_than_it_may_failed_by_itself() {
+    let mut bench = running_with(1);
+    fail(&mut bench, |pod| {
+        pod.status.as_mut().unwrap().reason = Some("Evicted".to_owned());
     });
-    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(evictions(&bench), [(1, Reason::PodFailed)]);
+    let status = bench.gang_status();
+    assert_eq!((status.failed_attempts, status.failed_pods), (1, 1));
 }
 
 #[test]
@@ -320,6 +351,30 @@ fn where_recovery_only_observes_no_job_is_changed_for_the_sake_of_faults() {
     let jobs = bench.written.iter();
     let mut jobs = jobs.filter(|write| matches!(write, ApiRequest::PatchJob { .. }));
     assert!(jobs.next().is_none());
+}
+
+#[test]
+fn what_was_raised_before_is_given_back_also_where_recovery_only_observes() {
+    let mut bench = Bench::with(Config {
+        recovery: crate::Recovery::default(),
+        ..config()
+    });
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        let annotations = job.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::BACKOFF_COVERS.to_owned(), "1/2/fit-uid".to_owned());
+        job.spec.as_mut().unwrap().backoff_limit = Some(2);
+    });
+    make_again(&mut bench, 0..2);
+    for pod in ["fit-0", "fit-1"] {
+        bench.change_pod(pod, |pod| set_phase(pod, "Failed"));
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2), "in doubt");
+    bench.seconds += 60;
+    bench.run();
+    assert_eq!(limit(&bench), Some(1));
+    assert_eq!(covers(&bench).as_deref(), Some("1/1/fit-uid"));
 }
 
 /// As many as the user wrote are borne, and not one more, by whomever they are counted.
@@ -445,4 +500,53 @@ fn an_eviction_that_raises_the_limit_as_well_keeps_what_the_user_wrote() {
     });
     assert_eq!(limit(&bench), Some(2 + 2));
     assert_eq!(covers(&bench).as_deref(), Some("1/4/fit-uid"));
+}
+
+/// A pod of a Job that belongs to a gang of three by its label.
+fn labelled_pod_of(bench: &mut Bench, job: &str, index: usize) {
+    bench.pod(job, index, 3, keys::DEVICE_CLASS_GPU);
+    bench.change_pod(&format!("{job}-{index}"), |pod| {
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(keys::GANG.to_owned(), "train".to_owned());
+        let owner = json!([{"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": format!("{job}-uid"), "controller": true}]);
+        pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+    });
+}
+
+/// Kubernetes counts the pods of each Job by itself: given back, the limit of one would end none, and the gang wait for that for ever.
+#[test]
+fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
+    let mut bench = Bench::new();
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    bench.server.put(Object::Job(parse(json!({
+        "metadata": {"name": "aid", "namespace": "ml", "uid": "aid-uid"},
+        "spec": {"completions": 1, "parallelism": 1, "template": {"spec": {"containers": []}}},
+    }))));
+    let make = |bench: &mut Bench| {
+        for index in 0..2 {
+            labelled_pod_of(bench, "fit", index);
+        }
+        // The Gang is made as soon as it has a pod.
+        bench.run();
+        labelled_pod_of(bench, "aid", 0);
+        bench.run();
+    };
+    make(&mut bench);
+    let all = ["fit-0", "fit-1", "aid-0"];
+    start(&mut bench, &all);
+    assert_eq!(limit(&bench), Some(2));
+    bench.change_pod("aid-0", |pod| set_phase(pod, "Failed"));
+    fail(&mut bench, |_| {});
+    let status = bench.gang_status();
+    assert_eq!((status.failed_attempts, status.failed_pods), (1, 2));
+    for pod in all {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    assert_eq!(limit(&bench), Some(2));
+    make(&mut bench);
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
 }

@@ -1,5 +1,7 @@
 //! Jobs whose pods die of faults: their `backoffLimit` is what their user wrote for what fails by itself, and nothing else.
 
+use k8s_openapi::api::core::v1::PodCondition;
+
 use super::{
     super::{
         evictions::{change_job, start, the_job},
@@ -115,4 +117,56 @@ fn a_fault_that_is_older_than_the_attempt_excuses_nobody() {
     pass(&mut bench, 60);
     assert_eq!(counted(&bench), (2, 1, 4));
     assert_eq!(limits(&bench).0, 3);
+}
+
+/// It is gone at once, and the others crash of it before its gang is evicted.
+#[test]
+fn an_attempt_of_which_all_ranks_died_with_one_that_was_preempted_costs_its_job_nothing() {
+    let mut bench = running_job();
+    bench.change_pod("fit-1", |pod| {
+        let conditions = pod
+            .status
+            .as_mut()
+            .unwrap()
+            .conditions
+            .get_or_insert_default();
+        conditions.push(PodCondition {
+            type_: "DisruptionTarget".to_owned(),
+            status: "True".to_owned(),
+            reason: Some("PreemptionByScheduler".to_owned()),
+            ..PodCondition::default()
+        });
+        let now = Time(Timestamp::from_second(1_800_001_000).unwrap());
+        pod.metadata.deletion_timestamp = Some(now);
+    });
+    bench.run_at_once();
+    bench.server.remove(&pod_key("fit-1"));
+    for name in ["fit-0", "fit-2", "fit-3"] {
+        bench.change_pod(name, |pod| {
+            pod.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+        });
+    }
+    pass(&mut bench, 4);
+    assert_eq!(counted(&bench), (2, 0, 0));
+    assert_eq!(limits(&bench), (8, "3/8/fit-uid".to_owned()));
+}
+
+/// Some clusters remove what has failed within a minute: a program with an error in it would be started anew for ever.
+#[test]
+fn pods_that_failed_count_though_they_are_removed_while_it_is_in_doubt() {
+    let mut bench = running_job();
+    fail_all(&mut bench);
+    pass(&mut bench, 10);
+    bench.change_pod("fit-0", |pod| {
+        let now = Time(Timestamp::from_second(1_800_001_000).unwrap());
+        pod.metadata.deletion_timestamp = Some(now);
+    });
+    for name in ["fit-1", "fit-2", "fit-3"] {
+        bench.server.remove(&pod_key(name));
+    }
+    pass(&mut bench, 49);
+    assert_eq!(counted(&bench), (1, 0, 0), "in doubt");
+    pass(&mut bench, 2);
+    assert_eq!(counted(&bench), (2, 1, 4));
+    assert_eq!(limits(&bench), (3, "3/3/fit-uid".to_owned()));
 }
