@@ -953,6 +953,7 @@ impl Machine {
         let noticed_at = notice.map(|notice| notice.noticed_at.0.as_second());
         self.clocks
             .note_notice(&uid, noticed_at, now.monotonic_seconds);
+        self.note_checkpoints(&uid, plan.as_deref(), notice);
         let runs_since = gang.as_deref().and_then(running::runs_since);
         self.clocks
             .note_running(&uid, runs_since, now.monotonic_seconds);
@@ -1112,6 +1113,7 @@ impl Machine {
         {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
+            self.checkpoints.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
             self.disruptions.forget(&before.gang_uid);
             self.forget_drains(&before.gang_uid);
