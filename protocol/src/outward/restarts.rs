@@ -76,7 +76,7 @@ pub(crate) fn failed_by_themselves(
         if state != RankState::Failed || is_deleting(pod) {
             continue;
         }
-        if !is_its_own(pod) || held::may_have_ended(context, plan, rank) {
+        if !is_its_own(pod) || held::may_have_ended(context, rank) {
             return 0;
         }
         failed = failed.saturating_add(1);
