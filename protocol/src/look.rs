@@ -971,6 +971,10 @@ impl Machine {
         let pauses_until = pauses_until.map(|at| at.0.as_second());
         self.clocks
             .note_pause(&uid, pauses_until, now.monotonic_seconds);
+        let finished_at = status.and_then(|status| status.finished_at.as_ref());
+        let finished_at = finished_at.map(|at| at.0.as_second());
+        self.clocks
+            .note_gang_end(&uid, finished_at, now.monotonic_seconds);
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
