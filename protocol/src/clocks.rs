@@ -96,6 +96,8 @@ pub(crate) struct Clocks {
     notices: Table<String, (i64, u64)>,
     /// Gangs that pause until a time that is taken by the wall clock, and since when that is known.
     pauses: Table<String, (i64, u64)>,
+    /// When a Gang was first seen to have ended, and when it ended as it says.
+    ends_of_gangs: Table<String, (i64, u64)>,
     /// When the status of a Gang was written.
     status_writes: Table<String, u64>,
     /// Since when it is seen that an attempt of a Gang holds what has a fault, and which attempt.
@@ -335,6 +337,16 @@ impl Clocks {
         self.notices.get(gang_uid).map(|(_, seen)| *seen)
     }
 
+    /// Notes when a Gang ended, as it says.
+    pub(crate) fn note_gang_end(&mut self, gang_uid: &str, finished_at: Option<i64>, now: u64) {
+        note_value(&mut self.ends_of_gangs, gang_uid, finished_at, now);
+    }
+
+    /// When it was seen first that a Gang has ended.
+    pub(crate) fn gang_end_seen_at(&self, gang_uid: &str) -> Option<u64> {
+        self.ends_of_gangs.get(gang_uid).map(|(_, seen)| *seen)
+    }
+
     /// The status of a Gang is written.
     pub(crate) fn note_status_write(&mut self, gang_uid: &str, now: u64) {
         self.status_writes.insert(gang_uid.to_owned(), now);
@@ -431,6 +443,7 @@ impl Clocks {
         self.admissions.remove(gang_uid);
         self.pauses.remove(gang_uid);
         self.status_writes.remove(gang_uid);
+        self.ends_of_gangs.remove(gang_uid);
         self.faults.remove(gang_uid);
         self.failures.remove(gang_uid);
     }

@@ -100,11 +100,13 @@ pub enum InjectedBug {
     ConsentNotAsked,
     /// It is by the time of day that the notice of who is to give way is over.
     NoticeByTimeOfDay,
+    /// A checkpoint counts as written since the notice if it is dated later, whatever the clocks say that date the two.
+    CheckpointByTimeOfDay,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 47] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -151,6 +153,7 @@ impl InjectedBug {
         Self::StallNotForgotten,
         Self::ConsentNotAsked,
         Self::NoticeByTimeOfDay,
+        Self::CheckpointByTimeOfDay,
     ];
 }
 

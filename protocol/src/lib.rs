@@ -41,7 +41,8 @@
 //! * `leadership`: raising the epoch and reading everything (`takeover`), noticing a newer leader (`fence`), a Ledger
 //!   that is new or takes the place of a lost one (`ledger_recovery`), a store that was set back (`store_check`).
 //! * `admission`: a plan (`plan`) and how it is recorded (`record`), what enters the Ledger (`admit`, `adopt`), what an
-//!   intent in it means by now (`intent_state`), where the attempt is (`stage`), and how one is taken back (`void`).
+//!   intent in it means by now (`intent_state`), where the attempt is (`stage`), how one is taken back (`void`), and when one gives way
+//!   (`preempt`, `checkpoints`).
 //! * `outward`: Gangs, permits, pods, and what is reported of them; how many pods kube-scheduler is given (`window`).
 //! * `faults`: faults of devices, whom they reach, how many nodes may be evacuated for them, and which may reset GPUs.
 //! * `drains`: gangs on what a person drains by hand; `disruptions`: ranks that somebody else takes.

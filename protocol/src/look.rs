@@ -953,6 +953,7 @@ impl Machine {
         let noticed_at = notice.map(|notice| notice.noticed_at.0.as_second());
         self.clocks
             .note_notice(&uid, noticed_at, now.monotonic_seconds);
+        self.note_checkpoints(&uid, plan.as_deref(), notice);
         let runs_since = gang.as_deref().and_then(running::runs_since);
         self.clocks
             .note_running(&uid, runs_since, now.monotonic_seconds);
@@ -970,6 +971,10 @@ impl Machine {
         let pauses_until = pauses_until.map(|at| at.0.as_second());
         self.clocks
             .note_pause(&uid, pauses_until, now.monotonic_seconds);
+        let finished_at = status.and_then(|status| status.finished_at.as_ref());
+        let finished_at = finished_at.map(|at| at.0.as_second());
+        self.clocks
+            .note_gang_end(&uid, finished_at, now.monotonic_seconds);
 
         self.note_faults(&uid, plan.as_deref(), epoch, now, &wake);
         self.note_progress(&uid, gang.as_deref(), plan.as_deref(), epoch, now, &wake);
@@ -1112,6 +1117,7 @@ impl Machine {
         {
             self.feed.forget(&before.gang_uid);
             self.clocks.forget(&before.gang_uid);
+            self.checkpoints.forget(&before.gang_uid);
             self.stalls.forget(&before.gang_uid);
             self.disruptions.forget(&before.gang_uid);
             self.forget_drains(&before.gang_uid);

@@ -7,6 +7,7 @@ use muster_engine::{self as engine, recovery::ResetTurns};
 
 use crate::{
     Config, Now,
+    admission::checkpoints::Checkpoints,
     admission::plan::Plan,
     admission::preempt::{self, Goes},
     admission::stage::Views,
@@ -44,6 +45,7 @@ pub(crate) struct PollContext<'a> {
     /// Whether the engine decided once about everything that it was told: before, it knows of no preemption.
     pub(crate) has_decided: bool,
     pub(crate) clocks: &'a Clocks,
+    pub(crate) checkpoints: &'a Checkpoints,
     pub(crate) health: &'a NodeHealth,
     pub(crate) node_checks: &'a NodeChecks,
     pub(crate) fault_checks: &'a FaultChecks,

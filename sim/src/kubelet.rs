@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use k8s_openapi::api::{
     core::v1::{
         ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
@@ -34,7 +35,7 @@ use crate::{
     fixtures,
     gpu_node::{Container, GpuNode},
     random::Random,
-    scheduler,
+    scheduler, workload,
 };
 
 /// How long the kubelet waits for an answer.
@@ -245,9 +246,10 @@ impl Kubelet {
                 }
             }
             Step::Report(uid) => {
+                let time_of_day = node.clock.time_of_day(now);
                 self.with(uid, |sandbox| {
                     sandbox.stage = Stage::Running { reported: true };
-                    sandbox.write_phase(api, uid, "Running");
+                    sandbox.write_running(api, uid, time_of_day);
                 });
             }
             Step::Terminate(uid) => {
@@ -670,14 +672,23 @@ impl Sandbox {
         }
     }
 
-    fn write_phase(&self, api: &mut ApiServer, uid: &str, phase: &str) {
-        if phase == "Running" && self.init_milliseconds.is_some() {
+    /// Its container runs. What that tells of itself is written with it.
+    fn write_running(&self, api: &mut ApiServer, uid: &str, time_of_day: Timestamp) {
+        if self.init_milliseconds.is_some() {
             let state = ContainerState {
                 terminated: Some(ContainerStateTerminated::default()),
                 ..ContainerState::default()
             };
             self.write_init(api, uid, state);
         }
+        let precondition = Precondition::uid(uid);
+        let _ = api.update::<Pod>(&self.namespace, &self.name, precondition, |pod| {
+            pod.status.get_or_insert_default().phase = Some("Running".to_owned());
+            workload::begin(pod, time_of_day);
+        });
+    }
+
+    fn write_phase(&self, api: &mut ApiServer, uid: &str, phase: &str) {
         self.write_status(api, uid, |status| status.phase = Some(phase.to_owned()));
     }
 

@@ -4,13 +4,15 @@
 //! pods than it has, as many ranks of its attempt as it is told. One that waits
 //! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
 //! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
-//! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so. The first rank of some gangs tells of its
+//! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so, by the clock of its machine; and so does it when it begins,
+//! since it goes on from one. The first rank of some gangs tells of its
 //! progress, until all of them stand still ([`progress`]).
 
 mod progress;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{TierPreemption, keys};
 
@@ -26,6 +28,8 @@ use progress::{Now, Told};
 
 const RENDEZVOUS_MILLISECONDS: u64 = 120_000;
 const WORK_MILLISECONDS: u64 = 3_000;
+/// The annotation of a pod whose rank wrote a checkpoint since it was told to go.
+const SAVED: &str = "saved";
 
 /// Which ranks have met.
 #[derive(Debug, Default)]
@@ -276,19 +280,41 @@ fn attempt_of(pod: &Pod) -> Option<(String, String)> {
 
 /// What is owed by a pod that was told when it is to give way, and may do so once it wrote a checkpoint.
 fn checkpoint(api: &ApiServer, pod: &str) -> Option<Step> {
-    let metadata = &api.pod_by_uid(pod)?.metadata;
-    let (_, _, preemption) = TIERS.iter().copied().find(|(tier, _, _)| {
-        let labels = metadata.labels.as_ref();
-        labels.and_then(|labels| labels.get(keys::TIER)) == Some(&(*tier).to_owned())
-    })?;
-    let annotations = metadata.annotations.as_ref()?;
-    let owes = preemption == TierPreemption::AfterCheckpoint
-        && annotations.contains_key(keys::PREEMPT_AT)
-        && !annotations.contains_key(keys::CHECKPOINTED_AT);
+    let pod = api.pod_by_uid(pod)?;
+    let is_told = annotation(pod, keys::PREEMPT_AT).is_some();
+    let owes = waits_for_checkpoints(pod) && is_told && annotation(pod, SAVED).is_none();
+    let metadata = &pod.metadata;
     owes.then(|| {
         let namespace = metadata.namespace.clone().unwrap_or_default();
         Step::Checkpoint(namespace, metadata.name.clone().unwrap_or_default())
     })
+}
+
+/// Whether the tier of a pod has its gang go once it wrote a checkpoint.
+fn waits_for_checkpoints(pod: &Pod) -> bool {
+    let labels = pod.metadata.labels.as_ref();
+    let Some(tier) = labels.and_then(|labels| labels.get(keys::TIER)) else {
+        return false;
+    };
+    let mut tiers = TIERS.iter();
+    tiers
+        .any(|(name, _, preemption)| *preemption == TierPreemption::AfterCheckpoint && tier == name)
+}
+
+/// A rank writes a checkpoint, and says so by the clock of its machine.
+pub(crate) fn save(pod: &mut Pod, time_of_day: Timestamp) {
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(keys::CHECKPOINTED_AT.to_owned(), time_of_day.to_string());
+    annotations.insert(SAVED.to_owned(), "true".to_owned());
+}
+
+/// A rank begins. Whose tier waits for checkpoints tells of the one that it goes on from, unless it was told to go by then: that it is to answer by another
+/// one.
+pub(crate) fn begin(pod: &mut Pod, time_of_day: Timestamp) {
+    if waits_for_checkpoints(pod) && annotation(pod, keys::PREEMPT_AT).is_none() {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::CHECKPOINTED_AT.to_owned(), time_of_day.to_string());
+    }
 }
 
 /// How long a rank works, if it is known of which gang it is.

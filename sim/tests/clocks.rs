@@ -1,6 +1,11 @@
 //! Clocks are wrong while leaders follow each other and everything else goes wrong as well: times of day by minutes, ahead and behind, set forwards and
-//! backwards, and monotonic clocks by up to a tenth, those of the two controllers against each other; and those of nodes, by which drivers store
-//! times. No limit is shorter than by the fastest clock, none is counted by a time of day, and all other invariants hold.
+//! backwards, and monotonic clocks by up to a tenth, those of the two controllers against each other; and times of day of nodes, by which drivers store
+//! times and ranks date their checkpoints. All invariants hold. Those about time ask for what passes by the fastest clock at the least: notices, the window of the
+//! breaker, how long a node is silent, and how long a pod may take before it is forced.
+//!
+//! Not seen here: how long a lease lasts (each holder counts that by itself, and here leases are lost by chance), the times that drivers wait for answers, and
+//! what a new leader reads of a former one's time of day: the age of an admission by `max-runtime-seconds` or a minimum run time, which is shorter by as much as
+//! its clock is ahead. The program goes by the clock of the API server for that.
 
 mod directed;
 

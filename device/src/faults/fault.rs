@@ -112,7 +112,7 @@ pub struct GpuFaults {
     /// Since when nobody could tell, while there were fewer. Not kept.
     #[serde(skip)]
     links_untold_since_unix_seconds: Option<i64>,
-    /// Since when all have been active, and had no errors. Not kept: who starts anew watches anew.
+    /// For how long all have been active, and had no errors. Not kept: who starts anew watches anew.
     #[serde(skip)]
     links_work: Option<LinksWork>,
     /// Errors that it had counted when it was looked at last.

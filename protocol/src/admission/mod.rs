@@ -3,6 +3,7 @@
 pub(crate) mod admit;
 pub(crate) mod adopt;
 pub(crate) mod charge;
+pub(crate) mod checkpoints;
 pub(crate) mod evict;
 pub(crate) mod intent_state;
 pub(crate) mod place;

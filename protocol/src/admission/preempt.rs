@@ -3,11 +3,11 @@
 //! The engine decides who gives way to whom, and who goes for a limit ([`Goes`]). Nothing is done to the attempt before its Gang says so (`status.preemption`): that is the
 //! notice, which its pods are then told by an annotation ([`crate::outward::preemption`]). It changes nothing that is held,
 //! so it is no intent. The intent to evict comes when the notice ends, or, for a tier that says `AfterCheckpoint`, once a pod of
-//! the gang says that it wrote a checkpoint since.
+//! the gang says that it wrote a checkpoint since ([`super::checkpoints`]).
 //!
 //! **Clocks**: the notice ends on the monotonic clock of whoever leads, and starts anew with each leader: a gang may get more
-//! notice than it was told, never less. Whether a checkpoint is newer than the notice is told by the workload's own wall
-//! clock; one that is ahead costs nobody but its gang.
+//! notice than it was told, never less. Whether a checkpoint is newer than the notice is told by the order in which its pod said both, and by no
+//! clock: that of the workload may be hours from the leader's.
 //!
 //! **Takeover**: both sides say what was decided, the gang that waits and those that give way, and a new leader goes on with it
 //! ([`crate::feed::restored`]). Nobody is evicted before both are seen, nor unless the engine wants it at the moment of the commit. So
@@ -87,8 +87,12 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
     };
     let formed = context.formed(&plan.key);
     let when = formed.map_or(TierPreemption::Immediate, |formed| formed.preemptible.when);
-    let checkpoint = checkpointed_at(context, plan)
-        .filter(|at| at.as_second() > notice.noticed_at.0.as_second());
+    let checkpoint = if context.bugs.has(InjectedBug::CheckpointByTimeOfDay) {
+        let noticed_at = notice.noticed_at.0.as_second();
+        checkpointed_at(context, plan).filter(|at| at.as_second() > noticed_at)
+    } else {
+        context.checkpoints.since_told(context.index, plan)
+    };
     let checkpoint = checkpoint.filter(|_| when == TierPreemption::AfterCheckpoint);
     let seconds = notice.preempt_at.0.as_second() - notice.noticed_at.0.as_second();
     let seen = context.clocks.notice_seen_at(&plan.gang_uid)?;
@@ -117,7 +121,8 @@ pub(crate) fn due(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<
     })
 }
 
-/// When any pod of the attempt wrote a checkpoint last, as it says itself. One in the future is newer than any notice.
+/// When any pod of the attempt wrote a checkpoint last, as it says itself, by a clock that nobody knows. The engine goes by it where of several gangs
+/// one has to go: one that is ahead costs nobody but its gang, and one that is behind gains nothing, since its admission counts as well.
 pub(crate) fn checkpointed_at(context: PollContext<'_>, plan: &Plan) -> Option<jiff::Timestamp> {
     let pods = plan.ranks.iter();
     let pods = pods.filter_map(|rank| context.index.pod_by_uid(&rank.pod));

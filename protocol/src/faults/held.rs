@@ -15,13 +15,12 @@ use muster_engine::{
 use crate::{
     admission::plan::{Plan, Rank},
     faults,
-    feed::running,
     injected_bug::InjectedBug,
     poll_context::PollContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use muster_cluster::{
-    claims, device_faults::FaultyDevice, formed::PendingReason, pools::device_name,
+    claims, device_faults::FaultyDevice, formed::PendingReason, pod, pools::device_name,
     rank_state::RankState,
 };
 
@@ -203,14 +202,15 @@ pub(crate) fn find(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option
     })
 }
 
-/// How much earlier than the admission of an attempt a fault may have been told that it died of, in seconds: the API server's clock tells when that was, and a leader's
-/// when it was admitted.
+/// How much earlier than its pod was made a fault may be dated that a rank died of, in seconds: the API server dates both, and there may be several whose clocks
+/// differ.
 const TOLD_BEFORE_SECONDS: i64 = 60;
 
-/// Whether a rank of the plan that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with
-/// them what it held; then any device of its node is taken for it whose fault is not older than the attempt: one that had it before was given to nobody, and else a gang that
-/// fails by itself beside a GPU that waits for its repair would be excused for ever.
-pub(crate) fn may_have_ended(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
+/// Whether a rank that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with them what it held;
+/// then any device of its node is taken for it whose fault is not older than the pod: else a gang that fails by itself beside a GPU that waits for its repair would be
+/// excused for ever. As it is, a fault that came while the gang waited excuses it once. When it was admitted decides nothing: that is dated by the clock of whoever led
+/// then, and by one that is ahead each fault would be older.
+pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
     let Some(faulty) = context.index.faulty_devices(&rank.node.name) else {
         return false;
     };
@@ -224,13 +224,12 @@ pub(crate) fn may_have_ended(context: PollContext<'_>, plan: &Plan, rank: &Rank)
     });
     let claims: Option<Vec<_>> = claims.collect();
     let Some(claims) = claims.filter(|claims| !claims.is_empty()) else {
-        let admitted_at = context.gang_of(plan).and_then(running::admitted_at);
+        let pod = context.index.pod_by_uid(&rank.pod);
+        let made_at = pod.map_or(i64::MIN, pod::created_at);
         let is_new = |fault: &&DeviceFault| {
-            admitted_at.is_none_or(|at| {
-                let since = fault.since_unix_seconds;
-                // One without a time is told by an administrator, say.
-                since == 0 || since.saturating_add(TOLD_BEFORE_SECONDS) >= at
-            })
+            let since = fault.since_unix_seconds;
+            // One without a time is told by an administrator, say.
+            since == 0 || since.saturating_add(TOLD_BEFORE_SECONDS) >= made_at
         };
         let costs = |fault: &DeviceFault| consequence(fault.kind, true) != Consequence::GoOn;
         let mut known = faulty.values();

@@ -210,12 +210,18 @@ fn revival(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRe
     lives.then(|| gang_status::raised_to(context, key, gang, next))?
 }
 
-/// An ended Gang goes an hour later, unless it changes until then.
+/// An ended Gang goes an hour later, unless it changes until then. When it ended was told by the clock of another machine, perhaps: it goes no later than an hour
+/// after this leader saw that it had.
 fn removal(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {
     let finished_at = gang.status.as_ref()?.finished_at.as_ref()?;
+    let keep_seconds = context.config.keep_ended_seconds;
     let age = context.now.wall.as_second() - finished_at.0.as_second();
-    let left = u64::try_from(context.config.keep_ended_seconds - age).unwrap_or(0);
-    if !context.has_come(context.now.monotonic_seconds + left) {
+    let seconds = |seconds: i64| u64::try_from(seconds).unwrap_or(0);
+    let now = context.now.monotonic_seconds;
+    let uid = gang.metadata.uid.as_deref().unwrap_or_default();
+    let seen = context.clocks.gang_end_seen_at(uid).unwrap_or(now);
+    let goes_at = now.saturating_add(seconds(keep_seconds.saturating_sub(age)));
+    if !context.has_come(goes_at.min(seen.saturating_add(seconds(keep_seconds)))) {
         return None;
     }
     Some(ApiRequest::DeleteGang {

@@ -210,3 +210,27 @@ fn a_permit_that_comes_late_for_a_gang_that_was_deleted_is_not_that_of_the_one_m
         assert!(!permit.withdrawn);
     }
 }
+
+/// Its end may have been dated by a clock that was ahead, or be read by one that is behind.
+#[test]
+fn s6_an_ended_gang_goes_an_hour_after_that_is_seen_at_the_latest_whatever_clock_dated_it() {
+    let mut bench = Bench::new();
+    bench.wall_set_by_seconds = 24 * 3_600;
+    bench.gang("train", 2);
+    bench.run();
+    bind_as_planned(&mut bench, &["Succeeded"; 2]);
+    bench.run();
+    for name in ["train-0", "train-1"] {
+        bench.server.remove(&pod_key(name));
+    }
+    bench.run();
+    bench.wall_set_by_seconds = 0;
+    bench.take_over();
+    bench.run();
+    bench.seconds += 3_500;
+    bench.run();
+    assert!(bench.gang_status().finished_at.is_some());
+    bench.seconds += 200;
+    bench.run();
+    assert!(bench.server.list(Kind::Gang).is_empty());
+}

@@ -57,6 +57,8 @@ struct Notice {
     since: Timestamp,
     seconds: i64,
     stands: bool,
+    /// What its pods told of checkpoints before it was given, by UID of the pod.
+    checkpoints: BTreeMap<String, String>,
 }
 
 impl Preemptions {
@@ -137,6 +139,7 @@ impl Preemptions {
             since: api.time(),
             seconds,
             stands: true,
+            checkpoints: checkpoints(api, gang),
         };
         self.notices.insert(uid.to_owned(), new);
         self.count("notices");
@@ -229,7 +232,11 @@ impl Preemptions {
         let notice = self.notices.get(&intent.gang_uid).cloned();
         let notice = notice.filter(|notice| notice.attempt == intent.attempt);
         let notice = notice.filter(|notice| notice.preemptor.is_empty() == for_quota);
-        let has_checkpoint = gang.is_some_and(|gang| has_checkpoint(api, gang));
+        // In the order of the API server's versions, whatever dates they have.
+        let has_checkpoint = notice.as_ref().zip(gang).is_some_and(|(notice, gang)| {
+            let mut told = checkpoints(api, gang).into_iter();
+            told.any(|(pod, at)| notice.checkpoints.get(&pod) != Some(&at))
+        });
         if has_checkpoint {
             self.count("preempted at a checkpoint");
         }
@@ -305,15 +312,16 @@ fn attempt_of(pod: &Pod) -> Option<i64> {
     annotations.get(keys::ATTEMPT)?.parse().ok()
 }
 
-/// Whether a pod of the gang says that it has written a checkpoint. It does so once it was told to.
-fn has_checkpoint(api: &ApiServer, gang: &Gang) -> bool {
+/// The last checkpoint that each pod of the attempt that a Gang carries tells of, by UID of the pod.
+fn checkpoints(api: &ApiServer, gang: &Gang) -> BTreeMap<String, String> {
     let admission = gang.status.as_ref().and_then(|it| it.admission.as_ref());
     let pods = admission.iter().flat_map(|admission| &admission.pods);
-    let mut pods = pods.filter_map(|pod| api.pod_by_uid(&pod.uid));
-    pods.any(|pod| {
-        let annotations = pod.metadata.annotations.as_ref();
-        annotations.is_some_and(|it| it.contains_key(keys::CHECKPOINTED_AT))
-    })
+    let told = pods.filter_map(|pod| {
+        let annotations = api.pod_by_uid(&pod.uid)?.metadata.annotations.as_ref()?;
+        let at = annotations.get(keys::CHECKPOINTED_AT)?;
+        Some((pod.uid.clone(), at.clone()))
+    });
+    told.collect()
 }
 
 /// The value of the tier of a Gang whose spec was never changed.

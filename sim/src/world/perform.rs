@@ -11,7 +11,7 @@ use super::{
     turns::{Step, Who},
 };
 use crate::{
-    api_server::{ApiServer, Precondition, Stored},
+    api_server::{ApiServer, Precondition, Stored, node_of},
     claim_controller, controllers, drivers, kubelet,
     matrix::{EffectKind, Mishap},
     scheduler, workload,
@@ -60,12 +60,14 @@ impl World {
             Step::Workload(workload::Step::Checkpoint(namespace, pod)) => {
                 self.trace
                     .note(self.now, format!("{pod} writes a checkpoint"));
-                let now = self.api.time();
-                let any = Precondition::default();
-                let _ = self.api.update::<Pod>(namespace, pod, any, |pod| {
-                    let annotations = pod.metadata.annotations.get_or_insert_default();
-                    annotations.insert(keys::CHECKPOINTED_AT.to_owned(), now.to_string());
-                });
+                let node = self.api.get::<Pod>(namespace, pod).and_then(node_of);
+                let node = node.and_then(|node| self.nodes.get(node));
+                if let Some(time_of_day) = node.map(|node| node.clock.time_of_day(self.now)) {
+                    let any = Precondition::default();
+                    let _ = self.api.update::<Pod>(namespace, pod, any, |pod| {
+                        workload::save(pod, time_of_day);
+                    });
+                }
             }
             Step::Workload(workload::Step::Tell(tell)) => {
                 let text = tell.text.clone();

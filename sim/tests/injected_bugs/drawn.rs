@@ -123,7 +123,7 @@ const DRAINING: &[(Fault, u64)] = &[
 ];
 /// Gangs that stand still, or do not.
 const STALLING: &[(Fault, u64)] = &[];
-/// Leaders whose clocks are wrong, and are set.
+/// Leaders and nodes whose clocks are wrong, and are set.
 const CLOCKS: &[(Fault, u64)] = &[(Fault::ClockJumps, 30), (Fault::ClockSkews, 6)];
 /// Limits that fall below what is in use.
 const SHRINKING: &[(Fault, u64)] = &[(Fault::LowerQuota, 12)];
@@ -157,6 +157,7 @@ fn cases() -> Vec<Case> {
             .with("Stalls")
             .by("S10"),
         controller(C::NoticeByTimeOfDay, CLOCKS).by("S14"),
+        controller(C::CheckpointByTimeOfDay, CLOCKS).by("S14"),
         driver(D::PermitBeforeWaitOnly, SLEEPING),
         driver(D::NoPermitCheck, SWAPPING),
         driver(D::UnprepareWithProcess, VANISHING),

@@ -13,13 +13,40 @@ use super::{
 
 /// For how long NVLinks have to work, all of them and without an error, until that proves that they do. Links that are bad come and go.
 const LINKS_WORK_SECONDS: i64 = 300;
+/// So much of it counts from one look to the next at the most, whatever the clock says that has passed: a machine that begins with a wrong time of day has it
+/// set soon, perhaps by hours, and what nobody looked at for longer proves nothing either. A driver looks every ten seconds.
+const MOST_BETWEEN_LOOKS_SECONDS: i64 = 30;
 
-/// Since when NVLinks have worked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// For how long NVLinks have worked.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LinksWork {
-    since_unix_seconds: i64,
-    /// Number that the observations had reached then.
+    /// Up to the last look.
+    worked_seconds: i64,
+    looked_at_unix_seconds: i64,
+    /// Number that the observations had reached when it began.
     mark: u64,
+}
+
+/// That it goes on is no news: it is not kept, and nobody is told, so no look costs a write by it.
+impl PartialEq for LinksWork {
+    fn eq(&self, other: &Self) -> bool {
+        self.mark == other.mark
+    }
+}
+
+impl Eq for LinksWork {}
+
+impl LinksWork {
+    /// The same as of another look.
+    fn at(self, now_unix_seconds: i64) -> Self {
+        let passed = now_unix_seconds.saturating_sub(self.looked_at_unix_seconds);
+        let passed = passed.clamp(0, MOST_BETWEEN_LOOKS_SECONDS);
+        Self {
+            worked_seconds: self.worked_seconds.saturating_add(passed),
+            looked_at_unix_seconds: now_unix_seconds,
+            ..self
+        }
+    }
 }
 
 impl GpuFaults {
@@ -65,7 +92,8 @@ impl GpuFaults {
         let is_at_best = links.is_some_and(|(best, active)| best > 0 && active >= best);
         let is_fine = is_at_best && !had_errors && condition.recovery_action.unwrap_or(0) == 0;
         let begun = LinksWork {
-            since_unix_seconds: now_unix_seconds,
+            worked_seconds: 0,
+            looked_at_unix_seconds: now_unix_seconds,
             mark,
         };
         let mut faults = self.faults.iter();
@@ -73,21 +101,13 @@ impl GpuFaults {
             // What was seen since then is newer.
             !faults.any(|fault| fault.class == FaultClass::Link && fault.newest > work.mark)
         });
-        self.links_work = is_fine.then(|| {
-            let work = goes_on.unwrap_or(begun);
-            LinksWork {
-                // A clock that was set back does not put it off for longer.
-                since_unix_seconds: work.since_unix_seconds.min(now_unix_seconds),
-                ..work
-            }
-        });
+        self.links_work = is_fine.then(|| goes_on.unwrap_or(begun).at(now_unix_seconds));
     }
 
     /// If its NVLinks have worked for so long that this is a proof, the number of the last observation that is older.
     pub(in crate::faults) fn links_work_mark(&self, now_unix_seconds: i64) -> Option<u64> {
-        let work = self.links_work?;
-        let worked = now_unix_seconds.saturating_sub(work.since_unix_seconds);
-        (worked >= LINKS_WORK_SECONDS).then_some(work.mark)
+        let work = self.links_work?.at(now_unix_seconds);
+        (work.worked_seconds >= LINKS_WORK_SECONDS).then_some(work.mark)
     }
 
     /// If it was found to need a reset and is found without that need, the number of the last observation that is older than the reset. To be

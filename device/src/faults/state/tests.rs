@@ -783,12 +783,45 @@ fn looked_telling(state: &mut FaultState, links: u32, errors: Option<u64>, now: 
         .sum()
 }
 
+/// How often a driver looks, in seconds.
+const LOOK_SECONDS: usize = 10;
+
+/// It is looked at as a driver does between two times, and nothing is proved by that.
+fn looked_between(
+    state: &mut FaultState,
+    links: u32,
+    errors: Option<u64>,
+    after: i64,
+    before: i64,
+) {
+    for now in (after..before).step_by(LOOK_SECONDS).skip(1) {
+        assert_eq!(looked_telling(state, links, errors, now), 0, "at {now}");
+    }
+}
+
+/// A machine that begins with a wrong time of day has it set once it asks others.
+#[test]
+fn s7_a_clock_that_is_set_proves_nothing_of_nvlinks_and_puts_it_off_by_one_look_at_most() {
+    let known = known(&["GPU-a"]);
+    for set_by in [3_600, 0, -3_600] {
+        let mut state = FaultState::default();
+        let _ = looked(&mut state, 18, 0, NOW);
+        let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+        let _ = looked(&mut state, 18, 0, NOW + 10);
+        let mut looks = (20_i64..1_000).step_by(LOOK_SECONDS);
+        let mended = looks.find(|after| looked(&mut state, 18, 0, NOW + set_by + *after) > 0);
+        let mended = mended.unwrap();
+        assert!((290..=320).contains(&mended), "by {set_by}: after {mended}");
+    }
+}
+
 #[test]
 fn nvlinks_that_have_worked_for_a_while_after_the_fault_are_mended() {
     let known = known(&["GPU-a"]);
     let mut state = FaultState::default();
     let _ = looked(&mut state, 18, 0, NOW);
     let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 5);
+    let mut before: Option<(u32, u64, i64)> = None;
     for (links, errors, after, mended) in [
         // It is seen for the first time after the fault.
         (18, 0, 10, 0),
@@ -803,6 +836,9 @@ fn nvlinks_that_have_worked_for_a_while_after_the_fault_are_mended() {
         (18, 1, 929, 0),
         (18, 1, 930, 2),
     ] {
+        if let Some((links, errors, from)) = before.replace((links, errors, after)) {
+            looked_between(&mut state, links, Some(errors), NOW + from, NOW + after);
+        }
         let found = looked(&mut state, links, errors, NOW + after);
         assert_eq!(found, mended, "after {after} s");
     }
@@ -818,6 +854,7 @@ fn a_fault_of_links_that_comes_while_they_seem_to_work_begins_it_anew() {
     let _ = looked(&mut state, 18, 0, NOW + 10);
     let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW + 200);
     assert_eq!(looked(&mut state, 18, 0, NOW + 310), 0);
+    looked_between(&mut state, 18, Some(0), NOW + 310, NOW + 609);
     assert_eq!(looked(&mut state, 18, 0, NOW + 609), 0);
     assert_eq!(looked(&mut state, 18, 0, NOW + 610), 1);
 }
@@ -828,6 +865,7 @@ fn errors_that_came_while_a_counter_was_not_told_are_seen_once_it_is() {
     let mut state = FaultState::default();
     let _ = looked(&mut state, 18, 0, NOW);
     let _ = state.observe(&gpu("GPU-a"), xid(74), &known, NOW);
+    let mut before: Option<(Option<u64>, i64)> = None;
     for (errors, after, mended) in [
         (Some(0), 10, 0),
         (None, 100, 0),
@@ -836,6 +874,9 @@ fn errors_that_came_while_a_counter_was_not_told_are_seen_once_it_is() {
         (Some(1), 419, 0),
         (Some(1), 420, 2),
     ] {
+        if let Some((errors, from)) = before.replace((errors, after)) {
+            looked_between(&mut state, 18, errors, NOW + from, NOW + after);
+        }
         let found = looked_telling(&mut state, 18, errors, NOW + after);
         assert_eq!(found, mended, "after {after} s");
     }

@@ -12,7 +12,13 @@ use super::{
 
 /// A gang of four pods on four GPUs of two nodes runs, whose Job bears with three failures.
 fn running_job() -> Bench {
+    running_job_by(0)
+}
+
+/// The same, led by somebody whose time of day is ahead of the API server's by so many seconds.
+fn running_job_by(ahead_seconds: i64) -> Bench {
     let mut bench = Bench::new();
+    bench.wall_set_by_seconds = ahead_seconds;
     bench.server.put(job(4, 0));
     change_job(&mut bench, |job| {
         job.spec.as_mut().unwrap().backoff_limit = Some(3);
@@ -97,20 +103,36 @@ fn node_of_plan(bench: &Bench) -> String {
     pod.spec.as_ref().unwrap().node_name.clone().unwrap()
 }
 
+/// Of a fault and of a pod the API server says when they came. By a leader's clock that is ahead each fault would be older than the attempt.
+#[test]
+fn a_fault_excuses_who_died_of_it_however_wrong_the_clock_of_the_leader_is() {
+    for ahead_seconds in [-3_600, 3_600] {
+        let mut bench = running_job_by(ahead_seconds);
+        let device = (node_of(&bench, "fit-0"), 0);
+        let slice = tainted(&bench, &device, RESET);
+        bench.server.put(slice);
+        fail_all(&mut bench);
+        pass(&mut bench, 1);
+        assert_eq!(counted(&bench), (2, 0, 0), "{ahead_seconds}");
+    }
+}
+
 /// Else whoever fails by itself beside a GPU that waits for its repair would be made again for ever.
 #[test]
-fn a_fault_that_is_older_than_the_attempt_excuses_nobody() {
+fn a_fault_that_is_older_than_the_pods_excuses_nobody() {
     let mut bench = running_job();
     let device = (node_of(&bench, "fit-0"), 0);
     let Object::ResourceSlice(mut slice) = tainted(&bench, &device, RESET) else {
         panic!("a slice");
     };
+    let made = bench.server.pod("fit-0").unwrap().metadata;
+    let made_at = made.creation_timestamp.unwrap().0.as_second();
     let devices = Arc::make_mut(&mut slice).spec.devices.as_mut().unwrap();
     for taint in devices
         .iter_mut()
         .flat_map(|it| it.taints.iter_mut().flatten())
     {
-        taint.time_added = Some(Time(Timestamp::from_second(1_800_000_000 - 120).unwrap()));
+        taint.time_added = Some(Time(Timestamp::from_second(made_at - 120).unwrap()));
     }
     bench.server.put(Object::ResourceSlice(slice));
     fail_all(&mut bench);
