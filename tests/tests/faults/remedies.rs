@@ -41,6 +41,8 @@ const NOTHING: Duration = Duration::from_secs(6);
 const WITHHELD: Duration = Duration::from_secs(45);
 /// Longest time until a command is called: the controller has the node wait for 30 s, and the GPU has to be free by then.
 const CALL_LIMIT: Duration = Duration::from_mins(2);
+/// How long a GPU that was reset is given to be found in order: more than two of the ten seconds after which its driver looks at it.
+const SETTLE_SECONDS: u32 = 25;
 /// The argument that the chart makes of drivers without a command, by which nothing is reset, and that of these tests.
 const RESETS: (&str, &str) = ("--most-nodes-resetting=0", "--most-nodes-resetting=5");
 /// Longest time for what these do beside the rest.
@@ -104,7 +106,7 @@ impl Commands {
         let command =
             |word: &str| json!(["/bin/sh", format!("{on_node}/command.sh"), word, "{uuid}"]);
         let mut remedies = json!({
-            "reset": {"command": command(RESET), "deadlineSeconds": 90, "settleSeconds": 1},
+            "reset": {"command": command(RESET), "deadlineSeconds": 90, "settleSeconds": SETTLE_SECONDS},
         });
         if validates {
             // A gang starts anew while it runs.
