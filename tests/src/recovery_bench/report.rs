@@ -25,7 +25,7 @@ pub struct RecoveryReport {
     pub fault_to_intent_seconds: Percentiles,
     /// To the last pod of the attempt being gone from the API server, or, where it failed by itself and its Job keeps it, having ended.
     pub fault_to_deleted_seconds: Percentiles,
-    /// To all pods of another attempt being in phase Running.
+    /// To all pods of another attempt being in phase Running at one time.
     pub fault_to_running_seconds: Percentiles,
     /// From the end of a node's kubelet, runtime and driver to all pods of another attempt being in phase Running, where the ranks elsewhere hang;
     /// absent if it was not measured.
@@ -35,7 +35,7 @@ pub struct RecoveryReport {
     pub kubernetes_node_loss_seconds: Option<Percentiles>,
     /// How many ranks died with their GPU in the first case.
     pub ranks_died: RanksDied,
-    /// Gangs that were restarted though they held neither a faulty device nor anything of a lost node.
+    /// Gangs that were restarted though they held neither a faulty device nor anything of a lost node, as did none whose GPU broke only later.
     pub wrong_restarts: usize,
     /// Restarts in which old and new pods were mixed.
     pub partial_restarts: usize,
