@@ -335,7 +335,7 @@ async fn is_retired(
 }
 
 async fn while_the_breaker_is_open_no_gpu_is_reset(cluster: &mut Cluster) -> Result<()> {
-    with_resets(cluster, &[SHARE], async |cluster| {
+    with_resets(cluster, &[SHARE], async |cluster: &mut Cluster| {
         let judged = is_withheld(cluster).await;
         // Whatever was found, it is closed for those that come after it.
         let reset = reset_breaker(cluster).await;
