@@ -62,6 +62,7 @@ struct Ready {
 struct Broken {
     /// The gangs that held the GPU.
     holders: BTreeSet<String>,
+    injected_at: Instant,
     times: FaultTimes,
     /// The attempt in which the gang was whole again, and since when.
     again: Option<(i64, Instant)>,
@@ -239,6 +240,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let seen = look();
         Ok(Broken {
             holders,
+            injected_at: began,
             times: seen.times(before, began),
             again: seen.running,
             in_vain: waited.err(),
@@ -265,10 +267,17 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let (before, broken) = match came {
             Ok(came) => came,
             Err(why) => {
+                if ready.is_err() {
+                    let now = Instant::now();
+                    for gang in self.gangs_of(planned) {
+                        self.note_evicted_before(&gang, now, so_far);
+                    }
+                }
                 self.note_unmeasured(planned, &why, so_far);
                 return None;
             }
         };
+        self.note_evicted_before(&before.gang, broken.injected_at, so_far);
         self.meant.extend(broken.holders);
         let returned = broken
             .again
@@ -306,9 +315,23 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let finding = format!("UNMEASURED: {planned}, Job {}: {why}", planned.job);
         self.note_for_later(finding);
         // What is cleared away is no restart.
-        let job = format!("{NAMESPACE}/{}", planned.job);
-        let gangs = self.watched.ask(|seen| seen.gangs_of_job(&job));
+        let gangs = self.gangs_of(planned);
         self.meant.extend(gangs);
+    }
+
+    /// Notes if the gang was evicted while none of its GPUs was broken: from then on it may be, so nothing else tells.
+    fn note_evicted_before(&mut self, gang: &str, fault_at: Instant, so_far: &mut SoFar) {
+        if self.watched.ask(|seen| seen.evicted_before(gang, fault_at)) {
+            so_far.counts.wrong += 1;
+            self.findings.push(format!(
+                "WRONG: gang {gang} was evicted before its GPU broke"
+            ));
+        }
+    }
+
+    fn gangs_of(&self, planned: &Planned) -> BTreeSet<String> {
+        let job = format!("{NAMESPACE}/{}", planned.job);
+        self.watched.ask(|seen| seen.gangs_of_job(&job))
     }
 
     /// Nothing is left of the gang, which ends well if it runs, and its GPU is in order. What went otherwise and could be helped, in words.

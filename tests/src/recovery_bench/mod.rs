@@ -184,8 +184,8 @@ pub async fn measure(
             report.findings.append(&mut bench.findings);
             keep(&report)?;
         }
-        let seconds = bench.measure_plain_job(options.timing).await?;
-        report.add_kubernetes_node_loss(seconds);
+        let (seconds, wrong) = bench.measure_plain_job(options.timing).await?;
+        report.add_kubernetes_node_loss(seconds, wrong);
         report.findings.append(&mut bench.findings);
         keep(&report)?;
     }

@@ -38,8 +38,8 @@ const JOB: &str = "plain";
 const END_LIMIT: Duration = Duration::from_mins(5);
 
 impl<Say: Fn(&str)> Bench<'_, Say> {
-    /// Seconds until the pods that a plain Job has lost with a node run elsewhere.
-    pub(super) async fn measure_plain_job(&mut self, timing: Timing) -> Result<f64> {
+    /// Seconds until the pods that a plain Job has lost with a node run elsewhere, and how many gangs were restarted meanwhile that had nothing on that node.
+    pub(super) async fn measure_plain_job(&mut self, timing: Timing) -> Result<(f64, usize)> {
         self.say("a node is lost, with a plain Job and Kubernetes alone");
         let ranks = self.start_plain_job(timing).await?;
         let node = self.watched.ask(node_of_most).context("no pod is bound")?;
@@ -48,6 +48,8 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             "{} of its {RANKS} pods were on node {node}",
             lost.len()
         ));
+        let on_node = self.watched.ask(|seen| seen.gangs_on(&node));
+        self.meant.extend(on_node);
         let (began, gaps) = (Instant::now(), self.gaps());
         take_away(self.cluster, &node)?;
         let what = format!("the pods that were on node {node} run elsewhere");
@@ -66,7 +68,10 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         if let Err(error) = self.clear_up(&node, &ranks).await {
             self.findings.push(format!("END: plain Job: {error:#}"));
         }
-        Ok(took)
+        let wrong = self.wrong_since(began);
+        let count = wrong.len();
+        self.findings.extend(wrong);
+        Ok((took, count))
     }
 
     async fn clear_up(&mut self, node: &str, ranks: &RankProgram) -> Result<()> {

@@ -25,7 +25,7 @@ pub struct RecoveryReport {
     pub fault_to_intent_seconds: Percentiles,
     /// To the last pod of the attempt being gone from the API server, or, where it failed by itself and its Job keeps it, having ended.
     pub fault_to_deleted_seconds: Percentiles,
-    /// To all pods of another attempt being in phase Running.
+    /// To all pods of another attempt being in phase Running at one time.
     pub fault_to_running_seconds: Percentiles,
     /// From the end of a node's kubelet, runtime and driver to all pods of another attempt being in phase Running, where the ranks elsewhere hang;
     /// absent if it was not measured.
@@ -35,7 +35,7 @@ pub struct RecoveryReport {
     pub kubernetes_node_loss_seconds: Option<Percentiles>,
     /// How many ranks died with their GPU in the first case.
     pub ranks_died: RanksDied,
-    /// Gangs that were restarted though they held neither a faulty device nor anything of a lost node.
+    /// Gangs that were restarted though they held neither a faulty device nor anything of a lost node, as did none whose GPU broke only later.
     pub wrong_restarts: usize,
     /// Restarts in which old and new pods were mixed.
     pub partial_restarts: usize,
@@ -203,10 +203,19 @@ impl RecoveryReport {
         self.targets = targets::of(self);
     }
 
-    /// What Kubernetes alone took, the one time that it is measured.
-    pub(super) fn add_kubernetes_node_loss(&mut self, seconds: f64) {
+    /// What Kubernetes alone took, the one time that it is measured, and the gangs that were restarted meanwhile and should not have been.
+    pub(super) fn add_kubernetes_node_loss(&mut self, seconds: f64, wrong: usize) {
         let once = quantiles(std::iter::once(Some(seconds)));
         self.kubernetes_node_loss_seconds = Some(once);
+        self.wrong_restarts += wrong;
+        self.targets = targets::of(self);
+    }
+
+    /// Runs that there were, of all cases.
+    pub(super) fn all_runs(&self) -> usize {
+        let faults = self.cases.iter().map(|case| case.runs);
+        let losses = self.node_losses.iter().map(|case| case.runs);
+        faults.chain(losses).sum::<usize>() + self.unmeasured_runs
     }
 }
 
@@ -354,7 +363,7 @@ pub(super) mod tests {
             assert_eq!(*quantiles, nothing, "{field}");
         }
         let targets = json["targets"].as_array().unwrap();
-        assert_eq!(targets.len(), 5);
+        assert_eq!(targets.len(), 6);
         for target in targets {
             assert!(target["limit"].is_number(), "{target}");
             assert!(target["value"].is_null(), "{target}");
@@ -365,10 +374,11 @@ pub(super) mod tests {
     #[test]
     fn the_loss_with_kubernetes_alone_has_the_shape_of_that_with_muster() {
         let mut report = report(Timing::AS_SHIPPED);
-        report.add_kubernetes_node_loss(351.5);
+        report.add_kubernetes_node_loss(351.5, 1);
         let json = serde_json::to_value(&report).unwrap();
         let once = serde_json::json!({"p50": 351.5, "p99": 351.5});
         assert_eq!(json["kubernetesNodeLossSeconds"], once);
+        assert_eq!(json["wrongRestarts"], 1);
     }
 
     #[test]
@@ -397,6 +407,10 @@ pub(super) mod tests {
             ("/unmeasuredRuns", serde_json::json!(1)),
             ("/targets/4/value", serde_json::json!(2.0)),
             ("/targets/4/met", serde_json::json!(false)),
+            ("/targets/5/value", serde_json::json!(1.0)),
+            // A tenth of 52.
+            ("/targets/5/limit", serde_json::json!(5.0)),
+            ("/targets/5/met", serde_json::json!(true)),
             ("/cases/0/unfinishedRuns", serde_json::json!(1)),
             ("/cases/0/withoutEviction", serde_json::json!(0)),
             ("/nodeLosses/0/unfinishedRuns", serde_json::json!(1)),

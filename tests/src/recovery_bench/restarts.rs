@@ -38,6 +38,12 @@ impl Seen {
         restarted
     }
 
+    /// Whether an attempt of a gang was evicted before then.
+    pub(super) fn evicted_before(&self, gang: &str, then: Instant) -> bool {
+        let mut evicted = self.evicted.iter();
+        evicted.any(|((of, _), at)| of == gang && *at < then)
+    }
+
     /// Whether a gang that ran whole in this attempt was started anew once more.
     pub(super) fn restarted_after(&self, gang: &str, attempt: i64) -> bool {
         let mut evicted = self.evicted.keys();
@@ -149,6 +155,43 @@ mod tests {
         );
         seen.pods.get_mut("old-0").unwrap().gone_at = None;
         assert_eq!(seen.gone_since(&before.pods), None);
+    }
+
+    #[test]
+    fn an_attempt_of_which_a_pod_ended_before_the_last_one_ran_was_never_whole() {
+        let start = Instant::now();
+        let (mut seen, _) = restarted_whole(start);
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        seen.pods.get_mut("new-1").unwrap().running_since = Some(at(25));
+        for (end, expected) in [(24, None), (26, Some((2, at(25))))] {
+            seen.pods.get_mut("new-0").unwrap().ended_at = Some(at(end));
+            assert_eq!(seen.whole_after(GANG, 1, 2), expected, "{end}");
+        }
+        // One that takes the place of the first makes it whole.
+        seen.pods.get_mut("new-0").unwrap().ended_at = Some(at(24));
+        let replaced = pod(GANG, &[2], at(30), None);
+        seen.pods.insert("replaced".to_owned(), replaced);
+        assert_eq!(seen.whole_after(GANG, 1, 2), Some((2, at(30))));
+    }
+
+    #[test]
+    fn a_gang_that_was_evicted_before_its_gpu_broke_is_seen_to_and_no_other() {
+        let start = Instant::now();
+        let (mut seen, _) = restarted_whole(start);
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        seen.evicted.insert((GANG.to_owned(), 1), at(5));
+        for (gang, then, expected) in [
+            (GANG, 6, true),
+            (GANG, 5, false),
+            (GANG, 4, false),
+            ("bench/job-fault-2", 6, false),
+        ] {
+            assert_eq!(
+                seen.evicted_before(gang, at(then)),
+                expected,
+                "{gang} {then}"
+            );
+        }
     }
 
     #[test]

@@ -130,6 +130,7 @@ mod tests {
                 "wrongRestarts, all cases: 0, met (at most 0)",
                 "partialRestarts, all cases: 1, NOT MET (at most 0)",
                 "unfinishedRuns, all cases: 0, met (at most 0)",
+                "unmeasuredRuns, all cases: 0, met (at most 0)",
             ]
         );
     }
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn targets_that_were_not_measured_are_said_not_to_be() {
         let lines = targets(&report(Timing::AS_SHIPPED));
-        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert_eq!(lines.len(), 6, "{lines:?}");
         for line in lines {
             assert!(line.contains(": not measured (at most "), "{line}");
         }
@@ -147,7 +148,7 @@ mod tests {
     fn the_loss_with_kubernetes_alone_is_said_to_be_measured_once() {
         let mut report = report(Timing::AS_SHIPPED);
         assert!(!report.to_string().contains("plain Job"), "{report}");
-        report.add_kubernetes_node_loss(351.54);
+        report.add_kubernetes_node_loss(351.54, 0);
         let says = "lost pods run elsewhere after 351.5 (measured once)";
         assert!(report.to_string().contains(says), "{report}");
     }

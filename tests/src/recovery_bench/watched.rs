@@ -216,24 +216,31 @@ impl Seen {
         gone?.into_iter().max()
     }
 
-    /// The first attempt after this one of which so many pods ran, and when the last of them began to.
+    /// The first attempt after this one of which so many pods ran at one time, and since when.
     pub(super) fn whole_after(
         &self,
         gang: &str,
         attempt: i64,
         size: usize,
     ) -> Option<(i64, Instant)> {
-        let mut by_attempt: BTreeMap<i64, Vec<Instant>> = BTreeMap::new();
+        let mut by_attempt: BTreeMap<i64, Vec<(Instant, Option<Instant>)>> = BTreeMap::new();
         for (_, pod) in self.of_gang(gang) {
             let of = pod.attempts.last().filter(|of| **of > attempt);
-            if let (Some(of), Some(at)) = (of, pod.running_since) {
-                by_attempt.entry(*of).or_default().push(at);
+            if let (Some(of), Some(from)) = (of, pod.running_since) {
+                by_attempt.entry(*of).or_default().push((from, pod.end()));
             }
         }
-        by_attempt.into_iter().find_map(|(of, mut running)| {
-            running.sort();
-            let last = size.checked_sub(1)?;
-            Some((of, *running.get(last)?))
+        by_attempt.into_iter().find_map(|(of, runs)| {
+            let running_at = |at: Instant| {
+                let begun = runs.iter().filter(|(from, _)| *from <= at);
+                begun
+                    .filter(|(_, end)| end.is_none_or(|end| end > at))
+                    .count()
+            };
+            let mut begun: Vec<Instant> = runs.iter().map(|(from, _)| *from).collect();
+            begun.sort();
+            let whole = begun.into_iter().find(|at| running_at(*at) >= size)?;
+            Some((of, whole))
         })
     }
 

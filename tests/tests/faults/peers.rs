@@ -32,12 +32,12 @@ const GPUS: u32 = 8;
 const GRACE: (&str, &str) = ("--failure-grace-seconds=60", "--failure-grace-seconds=5");
 /// Shortest time until then: the controller counts whole seconds, of which the first may have begun.
 const NOT_BEFORE: Duration = Duration::from_secs(4);
-/// Longest time from the end of the machine to the eviction: long before the node counts as lost, which is after a minute.
-const SOON: Duration = Duration::from_secs(30);
+/// Longest time from the end of the machine to the eviction: before the node counts as lost, which is when it has not been Ready for a minute.
+const SOON: Duration = Duration::from_secs(50);
 /// A gang that only waits for its node is evicted after so long (`--node-evict-after-seconds`).
 const NODE_LOSS: Duration = Duration::from_secs(240);
 /// Kubelets give back what pods held that are gone once a minute.
-const SLOW_LIMIT: Duration = Duration::from_secs(100);
+const SLOW_LIMIT: Duration = Duration::from_secs(150);
 /// Longest time for what this does beside the rest: the node is lost after a minute, and is back after two.
 const MORE_TIME: Duration = Duration::from_mins(4);
 

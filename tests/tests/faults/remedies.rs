@@ -2,8 +2,7 @@
 //!
 //! The commands are a shell script, which tells the scenario that it was called, and ends when the scenario lets it. What a reset does to a GPU is done to the
 //! mock's cards meanwhile, by the scenario, and noted in the journal like everything else that is: so the observer knows of a proof from the moment
-//! when there is one (S7). Each scenario has one node whose driver has commands, and gives it back as it was installed. The chart that is installed names no
-//! command, so the controller is told there that nothing is reset: it is started anew with what the chart would say, and gets its own argument back.
+//! when there is one (S7). Each scenario has one node whose driver has commands, and a controller that lets nodes reset GPUs; it gives both back as they were installed.
 
 use std::{fs, path::PathBuf, time::Duration};
 
@@ -38,16 +37,23 @@ const GPUS: u32 = 8;
 const ALARMED: usize = 3;
 /// How long it is looked whether nothing is done: three times as long as it takes until a driver looks again which GPUs are to be reset.
 const NOTHING: Duration = Duration::from_secs(6);
+/// The same of a node that has just begun to want a reset: half as long again as the 30 s for which the controller has it wait in any case.
+const WITHHELD: Duration = Duration::from_secs(45);
+/// Longest time until a command is called: the controller has the node wait for 30 s, and the GPU has to be free by then.
+const CALL_LIMIT: Duration = Duration::from_mins(2);
+/// How long a GPU that was reset is given to be found in order: more than two of the ten seconds after which its driver looks at it.
+const SETTLE_SECONDS: u32 = 25;
+/// The argument that the chart makes of drivers without a command, by which nothing is reset, and that of these tests.
+const RESETS: (&str, &str) = ("--most-nodes-resetting=0", "--most-nodes-resetting=5");
 /// Longest time for what these do beside the rest.
 const MORE_TIME: Duration = Duration::from_mins(4);
-/// The argument that the chart makes where no command is given, and the one by which resets are allowed on as many nodes at a time as ship.
-const RESETS: (&str, &str) = ("--most-nodes-resetting=0", "--most-nodes-resetting=5");
 /// What the script is called as.
 const RESET: &str = "reset";
 const VALIDATION: &str = "validation";
 /// The kernel's log of the node, which tells of no fault. Without one that can be read nothing is reset.
 const KERNEL_LOG: &str = "6,0,1,-;NVRM: loading\n";
-/// Tells that it was called, for which GPU, and waits until it is told to end: for a minute, so that it is left behind by nobody.
+/// Tells that it was called, for which GPU, and waits until it is told to end: for some minutes, longer than any of its deadlines, so that it is left behind by
+/// nobody.
 const SCRIPT: &str = r#"
 directory=${0%/*}
 name=$1
@@ -56,7 +62,7 @@ number=$(($(wc -l < "$directory/$name.called")))
 tries=0
 until test -e "$directory/$name.end-$number" || test -e "$directory/end"; do
     tries=$((tries + 1))
-    test "$tries" -lt 600 || exit 3
+    test "$tries" -lt 3000 || exit 3
     sleep 0.1
 done
 exit 0
@@ -100,10 +106,12 @@ impl Commands {
         let command =
             |word: &str| json!(["/bin/sh", format!("{on_node}/command.sh"), word, "{uuid}"]);
         let mut remedies = json!({
-            "reset": {"command": command(RESET), "deadlineSeconds": 90, "settleSeconds": 1},
+            "reset": {"command": command(RESET), "deadlineSeconds": 90, "settleSeconds": SETTLE_SECONDS},
         });
         if validates {
-            remedies["validation"] = json!({"command": command(VALIDATION), "deadlineSeconds": 90});
+            // A gang starts anew while it runs.
+            remedies["validation"] =
+                json!({"command": command(VALIDATION), "deadlineSeconds": 240});
         }
         let commands = Self {
             node: node.to_owned(),
@@ -149,7 +157,7 @@ impl Commands {
             "the command {word} was called {times} times on {}",
             self.node
         );
-        eventually(&what, LIMIT, async || {
+        eventually(&what, CALL_LIMIT, async || {
             let calls = self.calls(word)?;
             let is_meant = calls.iter().all(|called| *called == gpu.uuid);
             Ok(if calls.len() > times || !is_meant {
@@ -174,6 +182,19 @@ async fn remediation(client: &Client, node: &str) -> Result<Option<Remediation>>
     Ok(nodes.get(node).await?.spec.remediation)
 }
 
+/// What a scenario does while the controller lets nodes reset GPUs, and in which other ways it acts. Whatever came of it, it is as it was installed afterwards.
+async fn with_resets(
+    cluster: &mut Cluster,
+    exchanged: &[(&str, &str)],
+    scenario: impl AsyncFnOnce(&mut Cluster) -> Result<()>,
+) -> Result<()> {
+    let exchanged: Vec<_> = exchanged.iter().copied().chain([RESETS]).collect();
+    restart_controller(cluster, &exchanged).await?;
+    let judged = scenario(cluster).await;
+    restart_controller(cluster, &[]).await?;
+    judged
+}
+
 /// Waits until the controller says nothing about resets: nothing is wrong with the node's GPUs.
 async fn is_allowed_nothing(client: &Client, node: &str) -> Result<()> {
     let what = format!("no reset is allowed on node {node}");
@@ -187,8 +208,11 @@ async fn is_allowed_nothing(client: &Client, node: &str) -> Result<()> {
 async fn a_gpu_is_reset_once_nobody_has_it_and_is_of_use_again_only_after_its_validation(
     cluster: &mut Cluster,
 ) -> Result<()> {
+    with_resets(cluster, &[], is_of_use_again).await
+}
+
+async fn is_of_use_again(cluster: &mut Cluster) -> Result<()> {
     let client = cluster.client();
-    restart_controller(cluster, &[RESETS]).await?;
     prepare_team(&client, "reset", GPUS).await?;
     let workload = Workload {
         namespace: "reset",
@@ -203,11 +227,9 @@ async fn a_gpu_is_reset_once_nobody_has_it_and_is_of_use_again_only_after_its_va
     // Whatever was found, the next ones have nothing of it.
     let removed = commands.remove(cluster).await;
     let cleared = gpu.clear(cluster).await;
-    let restarted = restart_controller(cluster, &[]).await;
     judged?;
     removed?;
     cleared?;
-    restarted?;
     running.finishes(&client).await?;
     let whole = Single::create(cluster, "reset", "whole", GPUS, &gpu.node).await?;
     let given = whole.runs(cluster).await?;
@@ -258,8 +280,11 @@ async fn is_reset_and_validated(
 async fn a_gpu_that_two_resets_do_not_mend_is_retired_however_often_its_driver_starts(
     cluster: &mut Cluster,
 ) -> Result<()> {
+    with_resets(cluster, &[], is_given_up).await
+}
+
+async fn is_given_up(cluster: &mut Cluster) -> Result<()> {
     let client = cluster.client();
-    restart_controller(cluster, &[RESETS]).await?;
     prepare_team(&client, "in-vain", GPUS).await?;
     let workload = Workload {
         namespace: "in-vain",
@@ -273,11 +298,9 @@ async fn a_gpu_that_two_resets_do_not_mend_is_retired_however_often_its_driver_s
     let judged = is_retired(cluster, &commands, &running, &gpu).await;
     let removed = commands.remove(cluster).await;
     let cleared = gpu.clear(cluster).await;
-    let restarted = restart_controller(cluster, &[]).await;
     judged?;
     removed?;
     cleared?;
-    restarted?;
     running.finishes(&client).await
 }
 
@@ -312,13 +335,14 @@ async fn is_retired(
 }
 
 async fn while_the_breaker_is_open_no_gpu_is_reset(cluster: &mut Cluster) -> Result<()> {
-    restart_controller(cluster, &[SHARE, RESETS]).await?;
-    let judged = is_withheld(cluster).await;
-    // Whatever was found, it is closed for those that come after it.
-    let reset = reset_breaker(cluster).await;
-    restart_controller(cluster, &[]).await?;
-    judged?;
-    reset.map(drop)
+    with_resets(cluster, &[SHARE], async |cluster: &mut Cluster| {
+        let judged = is_withheld(cluster).await;
+        // Whatever was found, it is closed for those that come after it.
+        let reset = reset_breaker(cluster).await;
+        judged?;
+        reset.map(drop)
+    })
+    .await
 }
 
 /// A false alarm on three nodes opens the breaker. On a fourth one a GPU breaks that nobody uses: nothing else keeps it from being reset.
@@ -376,7 +400,8 @@ async fn is_reset_once_it_is_closed(
     idle.inject(Fault::Xid(48))?;
     idle.wait_until_tainted(&client, TAINT_FAULT, "Reset")
         .await?;
-    always("nothing is reset", NOTHING, async || {
+    // Longer than a node waits while the breaker is closed.
+    always("nothing is reset", WITHHELD, async || {
         let calls = commands.calls(RESET)?;
         let now = remediation(&client, &idle.node).await?;
         let is_withheld = calls.is_empty() && now != Some(Remediation::Allowed);

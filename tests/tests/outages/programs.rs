@@ -28,9 +28,9 @@ const CENTRAL_PARTS: [Part; 3] = [Part::Webhook, Part::Extender, Part::Controlle
 pub(crate) fn scenarios(is_all: bool) -> Vec<Scenario> {
     let mut running = scenarios![running_jobs_finish_while_every_part_of_muster_is_down];
     if is_all {
-        running.extend(scenarios![
-            gangs_run_on_while_neither_muster_nor_an_api_server_answers
-        ]);
+        let longer = scenarios![gangs_run_on_while_neither_muster_nor_an_api_server_answers];
+        // Everything is started anew in it.
+        running.extend(longer.into_iter().map(|one| one.with_more_time(2 * LIMIT)));
     }
     let running = running.into_iter().map(Scenario::with_outages);
     let mut all: Vec<Scenario> = running.collect();
