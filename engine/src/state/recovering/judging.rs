@@ -19,6 +19,7 @@ use crate::{
         judge::{Candidate, Fitting},
         size::Asking,
         team::Refusing,
+        waiting::HasAgain,
         work::Work,
     },
 };
@@ -145,9 +146,9 @@ impl State {
             pods: empty.pods.min(keep.parts.len()),
             ..*empty
         };
-        self.note_in_no_line(id, Some(keep));
+        self.note_has_again(id, Some(keep));
         let grown = self.grow(id, least.clone(), &most, work);
-        self.note_in_no_line(id, None);
+        self.note_has_again(id, None);
         [grown, least].into_iter().find(|fitting| {
             let holds = self.would_hold(id, fitting);
             holds.is_some_and(|holds| keep.held_as_much(&sum_by_resource(holds.iter())))
@@ -227,21 +228,22 @@ impl State {
         let class = self.waiting.get(id).and_then(|waiting| waiting.class);
         let class = class.ok_or_else(Vec::new)?;
         self.note_charged_ahead(id, true);
-        self.note_in_no_line(id, Some(keep));
+        self.note_has_again(id, Some(keep));
         let fitting = match self.fitting_nearby(keep, class, id, work) {
             Some(fitting) => Ok(fitting),
             None => self.judge(class, id, work),
         };
-        self.note_in_no_line(id, None);
+        self.note_has_again(id, None);
         self.note_charged_ahead(id, false);
         fitting
     }
 
     /// A gang is judged for what was kept for it, or is so no longer.
-    fn note_in_no_line(&mut self, id: GangId, keep: Option<&Keep>) {
+    fn note_has_again(&mut self, id: GangId, keep: Option<&Keep>) {
         if let Some(waiting) = self.waiting.get_mut(id) {
-            waiting.stands_in_no_line = keep.is_some();
-            waiting.keeps_on = keep.map_or_else(BTreeSet::new, Keep::nodes);
+            waiting.has_again = keep.map(|keep| HasAgain {
+                nodes: keep.nodes(),
+            });
         }
     }
 
