@@ -7,7 +7,7 @@ use muster_sim::{
     matrix::Matrix,
     run::{Options, run},
     scenario::Hardships,
-    seeds,
+    seeds::{self, Progress},
 };
 
 /// Seeds of the ordinary run: as many as a few minutes allow without optimisation. Enough for every fault.
@@ -62,9 +62,21 @@ fn no_seed_breaks_an_invariant_every_run_comes_to_rest_and_every_effect_meets_ev
     let (mut steps, mut effects, mut admitted, mut finished, mut cancelled) = (0, 0, 0, 0, 0);
     let mut tally: BTreeMap<String, u64> = BTreeMap::new();
     let mut waited_for_claims = 0;
-    for report in seeds::all(first..first + runs, |seed| run(seed, &options)) {
-        if let Some(violation) = &report.violation {
-            println!("seed {} breaks {violation}", report.seed);
+    let progress = Progress::new(runs);
+    let play = |seed| {
+        let mut report = run(seed, &options);
+        match &report.violation {
+            Some(violation) => progress.note(seed, Some(violation)),
+            None => {
+                progress.note(seed, None);
+                // Nobody reads it, and twenty thousand of them are hundreds of megabytes.
+                report.story = String::new();
+            }
+        }
+        report
+    };
+    for report in seeds::all(first..first + runs, play) {
+        if report.violation.is_some() {
             broken.push(report);
             continue;
         }
