@@ -455,8 +455,7 @@ impl State {
             earlier_pods: self.earlier_pods(&gang),
             is_reserved_for: false,
             was_charged_ahead: false,
-            stands_in_no_line: false,
-            keeps_on: BTreeSet::new(),
+            has_again: None,
             too_large: false,
             gang,
         };

@@ -8,7 +8,7 @@ mod kueue_cases;
 use std::path::PathBuf;
 
 use kueue_cases::Missing;
-use muster_sim::conformance::{self, Counts};
+use muster_sim::conformance::{self, Counts, Deviation};
 
 /// The suites that the runner knows. Of their cases none deviates.
 const SUITES: [&str; 7] = [
@@ -183,6 +183,91 @@ fn what_is_not_known_is_skipped_and_what_differs_deviates_or_fails() {
     }
     for broken in ["", "[]", r#"{"suite": []}"#] {
         assert!(conformance::run(broken).is_err(), "{broken:?}");
+    }
+}
+
+#[test]
+fn each_deviation_that_can_be_reported_is_explained_in_the_table() {
+    for deviation in Deviation::ALL {
+        let row = format!("\n| {deviation} |");
+        assert!(DEVIATIONS.contains(&row), "docs/kueue.md lacks {row:?}");
+    }
+}
+
+#[test]
+fn many_heads_explain_what_differs_only_where_several_gangs_wait_that_start_whole() {
+    // Queues of 2 GPUs each, which nobody uses.
+    let of = |workloads: &[&str], assigned: &[&str], left: &[&str]| {
+        let queue = |name: &str| {
+            format!(
+                r#"{{"name": "{name}", "resourceGroups": [[{{"flavor": "spot", "resources": {{"gpu": {{"nominal": "2"}}}}}}]]}}"#
+            )
+        };
+        let local = |name: &str| {
+            format!(r#"{{"name": "{name}", "namespace": "n", "clusterQueue": "{name}"}}"#)
+        };
+        let gets = |name: &&str| {
+            let queue = &name[..1];
+            format!(
+                r#""n/{name}": {{"clusterQueue": "{queue}", "podSets": [{{"flavors": {{"gpu": ["spot", "1"]}}}}]}}"#
+            )
+        };
+        let assigned: Vec<String> = assigned.iter().map(gets).collect();
+        let left: Vec<String> = left.iter().map(|name| format!(r#""n/{name}""#)).collect();
+        let text = format!(
+            r#"{{"schedule_cycle": {{"case": {{
+                "extraClusterQueues": [{}, {}], "extraLocalQueues": [{}, {}], "workloads": [{}],
+                "wantAssignments": {{{}}}, "wantInadmissibleLeft": {{"any": [{}]}}}}}}}}"#,
+            queue("A"),
+            queue("B"),
+            local("A"),
+            local("B"),
+            workloads.join(","),
+            assigned.join(","),
+            left.join(",")
+        );
+        let report = conformance::run(&text).expect("it can be read");
+        let counts = report.counts(None);
+        (counts.passed, counts.deviated, counts.failed)
+    };
+    let whole = |name: &str| {
+        let queue = &name[..1];
+        format!(
+            r#"{{"name": "{name}", "namespace": "n", "queue": "{queue}", "requests": {{"gpu": "1"}}}}"#
+        )
+    };
+    // A gang of three that starts with two.
+    let fewer = r#"{"name": "A1", "namespace": "n", "queue": "A", "podSets": [{"name": "main", "count": 3, "minCount": 2, "requests": {"gpu": "1"}}]}"#;
+    let (first, second, other) = (whole("A1"), whole("A2"), whole("B1"));
+    let (a1, a2, b1) = (first.as_str(), second.as_str(), other.as_str());
+    for (what, found, expected) in [
+        (
+            "one gang waits, and is said to start with all pods or none",
+            of(&[fewer], &[], &["A1"]),
+            (0, 0, 1),
+        ),
+        (
+            "the same beside another gang",
+            of(&[fewer, b1], &["B1"], &["A1"]),
+            (0, 0, 1),
+        ),
+        (
+            "a cycle looks at one gang of a queue, and both have room",
+            of(&[a1, a2], &["A1"], &["A2"]),
+            (0, 1, 0),
+        ),
+        (
+            "it looks at the first, and not at the second",
+            of(&[a1, a2], &["A2"], &["A1"]),
+            (0, 0, 1),
+        ),
+        (
+            "gangs of two queues are looked at in one cycle",
+            of(&[a1, b1], &["A1", "B1"], &[]),
+            (1, 0, 0),
+        ),
+    ] {
+        assert_eq!(found, expected, "{what}");
     }
 }
 

@@ -173,7 +173,7 @@ impl State {
         let held_up: Vec<bool> = (0..assignments.len().max(1))
             .map(|at| {
                 let first = team.discipline.first_before(at, &standing);
-                first.is_some() && !waiting.stands_in_no_line
+                first.is_some() && waiting.has_again.is_none()
             })
             .collect();
         let is_held_up = |at: usize| held_up.get(at).is_some_and(|held_up| *held_up);

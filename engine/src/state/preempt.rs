@@ -99,7 +99,7 @@ struct On<'a> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct InVain {
     /// When others can be asked by time alone.
-    more_at: Option<Timestamp>,
+    pub(super) more_at: Option<Timestamp>,
     hopes: Vec<Hope>,
     /// What it lacks, on some Flavor, that is not quota.
     lacking: BTreeSet<Lacking>,

@@ -15,7 +15,6 @@ use crate::{
 
 /// A gang that was told as waiting.
 #[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is found out by itself")]
 pub(super) struct WaitingGang {
     pub(super) gang: Gang,
     pub(super) demand: Demand,
@@ -41,13 +40,18 @@ pub(super) struct WaitingGang {
     /// It is judged for what it was charged ahead, which was within its Team's nominal quota then: whoever of the Team was admitted
     /// since borrows, not it. So those cannot keep it from what others gave way for.
     pub(super) was_charged_ahead: bool,
-    /// It is judged for what an attempt of it held, since it recovers: it is not held up by those before it where the order is strict.
-    pub(super) stands_in_no_line: bool,
-    /// Where its place is kept while it is judged for that. It may be planned there though another gang, which waits for it to leave, has a place kept
-    /// there as well: would it wait for that one in turn, both waited until the time is over.
-    pub(super) keeps_on: BTreeSet<NodeName>,
+    /// It is judged for what an attempt of it held, since it recovers.
+    pub(super) has_again: Option<HasAgain>,
     /// No commit can carry it.
     pub(super) too_large: bool,
+}
+
+/// How a gang is judged for what an attempt of it held: in no line, so that it is not held up by those before it where the order is strict.
+#[derive(Clone, Debug)]
+pub(super) struct HasAgain {
+    /// Where its place is kept. It may be planned there though another gang, which waits for it to leave, has a place kept there as well:
+    /// would it wait for that one in turn, both waited until the time is over.
+    pub(super) nodes: BTreeSet<NodeName>,
 }
 
 /// How many of the claims that a gang names are held.

@@ -265,7 +265,8 @@ pub(super) fn judge(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
     compare(fixture, case, &decided)
 }
 
-/// By one cycle as Kueue runs it, which looks at one gang of each queue, once.
+/// By one cycle as Kueue runs it, which looks at one gang of each queue, once. Fails unless several wait, each of which starts whole or not at all:
+/// nothing else that differs comes of how many are looked at.
 pub(super) fn judge_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<()> {
     let decided = decide_one_cycle(fixture, case)?;
     compare(fixture, case, &decided)
@@ -332,7 +333,10 @@ fn queues_by_name<'a>(fixture: &'a Fixture, case: &'a Case) -> QueuesByName<'a> 
 fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
     let local = queues_by_name(fixture, case);
     let mut decided = Decided::default();
-    let (mut running, mut heads, mut charges) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut running, mut charges) = (Vec::new(), Vec::new());
+    let mut heads: Vec<Head> = Vec::new();
+    let mut waiting = 0;
+    let shrinks = case.feature_gates.get(SHRINKS).copied().unwrap_or(true);
     let flavors: Vec<&str> = all_queues(fixture, case).flat_map(Queue::flavors).collect();
     for workload in &case.workloads {
         if let Some(reserved) = &workload.reserved {
@@ -362,16 +366,30 @@ fn decide_one_cycle(fixture: &Fixture, case: &Case) -> anyhow::Result<Decided> {
         } else if let Some(queue) = workload.queue_in(&local)
             && !workload.is_turned_away(fixture, queue)?
         {
-            heads.push(Head {
+            anyhow::ensure!(
+                Pods::of(&workload.sets(), shrinks)?.least.is_none(),
+                "with how many of its pods a gang starts is no matter of how many gangs are looked at"
+            );
+            waiting += 1;
+            let head = Head {
                 gang: workload.gang(),
                 team: queue.into(),
                 priority: workload.priority,
                 queued_at: Timestamp(workload.created_at_sec),
                 requests: workload.total()?,
                 excluded: workload.excluded(flavors.iter().copied())?,
-            });
+            };
+            match heads.iter().position(|known| known.team == head.team) {
+                None => heads.push(head),
+                Some(at) if head.place() < heads[at].place() => heads[at] = head,
+                Some(_) => {}
+            }
         }
     }
+    anyhow::ensure!(
+        waiting > 1,
+        "where one gang waits nobody else is to be looked at"
+    );
     let teams = all_queues(fixture, case).map(Queue::team);
     let teams = teams.map(|team| team.map(|team| (team.name.clone(), team)));
     let teams: BTreeMap<TeamName, Team> = teams.collect::<anyhow::Result<_>>()?;

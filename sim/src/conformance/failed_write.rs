@@ -1,10 +1,14 @@
 //! Cases in which a write fails, though their data do not say so.
 //!
 //! Kueue's tests make the API server refuse the write of an admission by a hook in Go, which data cannot carry. Such a case
-//! gives itself away: one gang waits in a cluster where nobody uses anything, asks for no more than what its own queue is
-//! guaranteed of one Flavor, and is still expected in its queue. No rule of quota leaves it there. What is
-//! expected instead of an engine is that it copes: the gang whose admission could not be written waits as before, and is
-//! admitted when it is asked about again.
+//! gives itself away ([`super::cycle`] finds that out, before anything is compared, and for the engine's decision alone):
+//!
+//! * it has one workload, which runs nowhere yet, in a queue that there is, and which nobody turns away before it waits;
+//! * nothing is expected to be assigned or preempted, and the workload to be left in its queue: not parked, which no failed write does;
+//! * all that it asks for is what its own queue is guaranteed of one Flavor that it may use.
+//!
+//! No rule of quota leaves it there. What is expected instead of an engine is that it copes: the gang whose admission could not
+//! be written is taken back, waits as before, and is admitted alike when it is asked about again. That second admission enters no comparison.
 //!
 //! **Why the expected answer is read.** Nothing in the input says it. Its workload, its queue and its feature gate are those of another case of
 //! the same suite, which has an admission check besides, no matter of quota; and that one is expected to be admitted. All that speaks of an
@@ -12,7 +16,7 @@
 //! answers only the answers are left to say which is which.
 //!
 //! **What it does not excuse.** The answer chooses what is tried, and never makes a case pass by itself. An engine has to admit the gang in both cases:
-//! here too, [`fail`] refuses a decision that admits nobody. Whether an idle cluster can leave the gang waiting for a reason of quota is worked out from
+//! here too, [`fail`] refuses a decision that admits nobody, and no deviation excuses it: one gang waits. Whether an idle cluster can leave the gang waiting for a reason of quota is worked out from
 //! the input alone ([`Alone::is_within_nominal`]), and where it can, the case is compared as it stands.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +51,8 @@ impl Alone<'_> {
     }
 }
 
-/// Has the writes of these admissions fail: each gang waits again and is admitted in the same way later.
+/// Has the writes of these admissions fail: each gang waits again, and is admitted in the same way when the engine decides next. Fails unless that is
+/// so, and where nobody is admitted.
 pub(super) fn fail(state: &mut State, admissions: &[Admission]) -> anyhow::Result<()> {
     ensure!(!admissions.is_empty(), "nothing is admitted");
     for admission in admissions {

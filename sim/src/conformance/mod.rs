@@ -62,12 +62,25 @@ pub enum Verdict {
     Skipped(String),
 }
 
-/// Where Muster decides otherwise than Kueue on purpose, and a case can tell. `docs/kueue.md` lists all that there are.
+/// Where Muster decides otherwise than Kueue on purpose, and a case can tell. `docs/kueue.md` lists all that there are, and
+/// ADR 48 says why each is switched off here and not in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
     /// Kueue looks at one gang of each queue in a cycle, once; Muster decides until nothing more can be decided, and looks at
-    /// whoever is next as things are by then.
+    /// whoever is next as things are by then. (`reference/quota.md` 13.2 of the design.)
     ManyHeads,
+}
+
+impl Deviation {
+    /// All that a case is judged without, one by one, if it differs: no other is ever reported.
+    pub const ALL: [Self; 1] = [Self::ManyHeads];
+
+    /// Judges a case of a round with this deviation switched off. Fails, too, where the case cannot be about it.
+    fn judge_without(self, fixture: &cycle::Fixture, case: &cycle::Case) -> anyhow::Result<()> {
+        match self {
+            Self::ManyHeads => cycle::judge_one_cycle(fixture, case),
+        }
+    }
 }
 
 impl fmt::Display for Deviation {
@@ -141,15 +154,16 @@ fn judge(suite: &str, fixture: Option<&Value>, case: Value) -> Verdict {
     }
 }
 
-/// A case that differs is judged again without the deviation that may explain it.
+/// A case that differs is judged again without each deviation that may explain it.
 fn judge_round(fixture: &cycle::Fixture, case: &cycle::Case) -> Verdict {
     let Err(difference) = cycle::judge(fixture, case) else {
         return Verdict::Passed;
     };
     let difference = format!("{difference:#}");
-    match cycle::judge_one_cycle(fixture, case) {
-        Ok(()) => Verdict::Deviated(Deviation::ManyHeads, difference),
-        Err(_) => Verdict::Failed(difference),
+    let explains = |deviation: &Deviation| deviation.judge_without(fixture, case).is_ok();
+    match Deviation::ALL.into_iter().find(explains) {
+        Some(deviation) => Verdict::Deviated(deviation, difference),
+        None => Verdict::Failed(difference),
     }
 }
 

@@ -9,6 +9,8 @@
 //! * whose victims others have taken before is nominated anew on what is left, on the same Flavor, and waits if it fits by that;
 //! * who has nobody to give way holds what is its own for the cycle, unless it may take it back from anybody;
 //! * who does not fit any more is left for the next cycle.
+//!
+//! A gang is asked about whole: which number of its pods would start is not worked out here.
 
 use std::{
     cmp::Reverse,
@@ -65,6 +67,13 @@ struct Nomination {
     victims: BTreeMap<usize, PreemptionReason>,
 }
 
+impl Head {
+    /// Who is first of a queue, and of those that reach as far up the tree.
+    pub(super) fn place(&self) -> (Reverse<i32>, Timestamp, GangUid) {
+        (Reverse(self.priority), self.queued_at, self.gang.clone())
+    }
+}
+
 impl OneCycle {
     pub(super) fn decide(mut self) -> Decided {
         let nothing = BTreeSet::new();
@@ -116,9 +125,8 @@ impl OneCycle {
 
     /// Whose turn it is.
     fn next(&mut self, left: &BTreeMap<usize, Nomination>) -> Option<usize> {
-        let place = |head: &Head| (Reverse(head.priority), head.queued_at, head.gang.clone());
         if let Sharing::ByPriority = self.sharing {
-            let turn = |head: &usize| (left[head].suits.borrow_level, place(&self.heads[*head]));
+            let turn = |head: &usize| (left[head].suits.borrow_level, self.heads[*head].place());
             return left.keys().copied().min_by_key(turn);
         }
         // Trees share nothing: they take their turns by name, after the Teams that stand alone.
@@ -126,7 +134,7 @@ impl OneCycle {
         let first = left.keys().map(root).min()?;
         let Some(first) = first.cloned() else {
             let alone = left.keys().copied().filter(|head| root(head).is_none());
-            return alone.min_by_key(|head| place(&self.heads[*head]));
+            return alone.min_by_key(|head| self.heads[*head].place());
         };
         let positions: Vec<usize> = left.keys().copied().collect();
         let entrants = left.iter().map(|(position, nomination)| {

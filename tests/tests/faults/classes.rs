@@ -17,7 +17,7 @@ use muster_api::{
 use muster_tests::{
     builders::RankProgram,
     cluster::Cluster,
-    faults::{Fault, TargetGpu, ensure_fault_evictions, wait_for_fault_eviction},
+    faults::{Fault, TargetGpu},
     kubernetes::LIMIT,
     scenarios,
     suite::Scenario,
@@ -29,7 +29,7 @@ use crate::{
         ensure_node_says_no_fault, wait_until_node_says, wait_until_node_says_no_fault,
     },
     seed,
-    stage::{Running, Single, in_room, prepare_team, wait_until_listed, wait_until_told},
+    stage::{Running, Single, in_room, mended, prepare_team, wait_until_listed, wait_until_told},
 };
 
 /// Namespace and Team.
@@ -212,10 +212,7 @@ async fn costs_whom_it_says(cluster: &Cluster, case: &Case, room: &str) -> Resul
     let running = running.await?;
     let gpu = running.gpu_of(cluster, 1).await?;
     let judged = breaks(cluster, case, &running, &gpu).await;
-    // Whatever was found, the next ones have nothing of it.
-    let cleared = gpu.clear(cluster).await;
-    let closed = judged?;
-    cleared?;
+    let closed = mended(cluster, &gpu, judged).await?;
     let client = cluster.client();
     wait_until_node_says_no_fault(&client, &gpu.node).await?;
     if let Some(closed) = closed {
@@ -247,9 +244,11 @@ async fn breaks(
         wait_until_node_says(&client, gpu, kind, class).await?;
     }
     match case.follows {
-        Follows::Restart => restarts(cluster, running, gpu, &[]).await?,
+        Follows::Restart => running.restarts_once(cluster, gpu, 2 * LIMIT, &[]).await?,
         Follows::RestartElsewhere | Follows::RestartAndCloseNode => {
-            restarts(cluster, running, gpu, &[gpu]).await?;
+            running
+                .restarts_once(cluster, gpu, 2 * LIMIT, &[gpu])
+                .await?;
         }
         Follows::GoOnTold => {
             wait_until_told(&client, running, "it goes on").await?;
@@ -271,17 +270,4 @@ async fn breaks(
         ensure_node_says_no_fault(&client, &gpu.node).await?;
     }
     Ok(closed)
-}
-
-/// It is evicted for that GPU, once, and runs again without these.
-async fn restarts(
-    cluster: &Cluster,
-    running: &Running<'_>,
-    gpu: &TargetGpu,
-    without: &[&TargetGpu],
-) -> Result<()> {
-    let (client, gang) = (cluster.client(), running.gang());
-    wait_for_fault_eviction(&client, NAMESPACE, &gang, gpu).await?;
-    running.runs_again(cluster, 2, 2 * LIMIT, without).await?;
-    ensure_fault_evictions(&client, NAMESPACE, &gang, 1).await
 }

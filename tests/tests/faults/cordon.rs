@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use muster_api::Reason;
 use muster_tests::{
-    builders::RankProgram, cluster::Cluster, evictions::wait_for_eviction, gangs,
-    kubernetes::LIMIT, scenarios, suite::Scenario, workloads::Workload,
+    cluster::Cluster, evictions::wait_for_eviction, gangs, kubernetes::LIMIT, scenarios,
+    suite::Scenario, workloads::Workload,
 };
 
 use crate::{
@@ -43,7 +43,7 @@ async fn is_moved(cluster: &Cluster) -> Result<()> {
         ranks: 2,
         gpus: 2,
     };
-    let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+    let running = Running::start_hanging(cluster, workload).await?;
     let gang = running.now(&client).await?;
     let evictor = Evictor::of(cluster).await?;
     evictor.is_held_off(&gang).await?;

@@ -5,9 +5,8 @@ use std::{env, time::Duration};
 use anyhow::{Result, ensure};
 use muster_api::{GangPhase, keys::TAINT_FAULT};
 use muster_tests::{
-    builders::RankProgram,
     cluster::Cluster,
-    faults::{Fault, ensure_fault_evictions, wait_for_fault_eviction},
+    faults::{Fault, wait_for_fault_eviction},
     gangs,
     kubernetes::LIMIT,
     scenarios,
@@ -17,7 +16,7 @@ use muster_tests::{
 
 use crate::{
     ALL,
-    stage::{Running, charged, prepare_team, submit},
+    stage::{Running, charged, mended, prepare_team, submit},
 };
 
 /// Pods of the large gang, each with a GPU, where there are nodes enough.
@@ -50,18 +49,16 @@ async fn a_gang_of_many_pods_restarts_whole(cluster: &mut Cluster) -> Result<()>
         ranks,
         gpus: 1,
     };
-    let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+    let running = Running::start_hanging(cluster, workload).await?;
     let gpu = running.gpu_of(cluster, ranks / 2).await?;
     let before = charged(&client, "many").await?;
     gpu.inject(Fault::Xid(48))?;
     let judged = async {
         gpu.wait_until_tainted(&client, TAINT_FAULT, "Reset")
             .await?;
-        wait_for_fault_eviction(&client, "many", &running.gang(), &gpu).await?;
         running
-            .runs_again(cluster, 2, LIMIT_OF_MANY, &[&gpu])
+            .restarts_once(cluster, &gpu, LIMIT_OF_MANY, &[&gpu])
             .await?;
-        ensure_fault_evictions(&client, "many", &running.gang(), 1).await?;
         let after = charged(&client, "many").await?;
         ensure!(
             before == i64::from(ranks) * 1000 && after == before,
@@ -70,9 +67,7 @@ async fn a_gang_of_many_pods_restarts_whole(cluster: &mut Cluster) -> Result<()>
         anyhow::Ok(())
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     running.finishes(&client).await
 }
 
@@ -88,7 +83,7 @@ async fn an_evicted_gang_keeps_its_quota_before_those_that_wait_behind_it(
         ranks: 2,
         gpus: 2,
     };
-    let first = Running::start(cluster, of("first"), RankProgram::hanging_when_lost).await?;
+    let first = Running::start_hanging(cluster, of("first")).await?;
     let small = Workload {
         gpus: 1,
         ranks: 1,
@@ -118,9 +113,7 @@ async fn an_evicted_gang_keeps_its_quota_before_those_that_wait_behind_it(
         gangs::ensure_none_bound(&client, "keeps", "second").await
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     first.finishes(&client).await?;
     gangs::wait_until_running(&client, "keeps", &waiting).await?;
     second.finish()?;

@@ -24,7 +24,7 @@ use serde_json::json;
 use crate::{
     budgets::{self, Evictor},
     cordon::ON_CORDON,
-    stage::{Running, Single, prepare_team, restart_controller},
+    stage::{Running, Single, mended, prepare_team, restart_controller},
 };
 
 /// Who drains, as the value of a taint.
@@ -67,12 +67,7 @@ async fn kubectl_drain_ends_once_the_gang_was_moved_whole(cluster: &mut Cluster)
 async fn is_drained_by_kubectl(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "drained", 8).await?;
-    let running = Running::start(
-        cluster,
-        workload("drained", "by-kubectl"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("drained", "by-kubectl")).await?;
     let gang = running.now(&client).await?;
     let evictor = Evictor::of(cluster).await?;
     evictor.is_held_off(&gang).await?;
@@ -115,12 +110,7 @@ async fn is_moved_by_taint_and_by_rule(cluster: &Cluster) -> Result<()> {
 
 async fn is_moved_by_taint(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
-    let running = Running::start(
-        cluster,
-        workload("tainted", "by-taint"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("tainted", "by-taint")).await?;
     let node = first_node(cluster, &running).await?;
     let taint = Some((AUTHOR, "NoSchedule"));
     set_taint(&client, &node, keys::TAINT_DRAIN, taint).await?;
@@ -138,12 +128,7 @@ async fn is_moved_by_taint(cluster: &Cluster) -> Result<()> {
 /// Of a device that is drained the others of its node are of use.
 async fn is_moved_by_rule(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
-    let running = Running::start(
-        cluster,
-        workload("tainted", "by-rule"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("tainted", "by-rule")).await?;
     let gpu = running.gpu_of(cluster, 1).await?;
     let rule: DeviceTaintRule = serde_json::from_value(json!({
         "metadata": {"name": RULE},
@@ -167,12 +152,7 @@ async fn a_cordon_moves_nobody_and_holds_nobody_off_where_drains_do_nothing(
 ) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "looked-at", 8).await?;
-    let running = Running::start(
-        cluster,
-        workload("looked-at", "train"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("looked-at", "train")).await?;
     let node = first_node(cluster, &running).await?;
     let nodes: Api<Node> = Api::all(client.clone());
     nodes.cordon(&node).await?;
@@ -213,12 +193,7 @@ async fn who_stays_on_a_node_that_has_to_be_rebooted_is_moved_once_it_is_drained
 async fn is_moved_before_the_reboot(cluster: &Cluster) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "reboots", 8).await?;
-    let beside = Running::start(
-        cluster,
-        workload("reboots", "beside"),
-        RankProgram::hanging_when_lost,
-    );
-    let beside = beside.await?;
+    let beside = Running::start_hanging(cluster, workload("reboots", "beside")).await?;
     let node = first_node(cluster, &beside).await?;
     let alone = Workload {
         ranks: 1,
@@ -246,9 +221,7 @@ async fn is_moved_before_the_reboot(cluster: &Cluster) -> Result<()> {
     .await;
     // Whatever was found, the next ones have nothing of it.
     set_taint(&client, &node, keys::TAINT_DRAIN, None).await?;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     broken.runs_again(cluster, 2, 2 * LIMIT, &[]).await?;
     ensure_fault_evictions(&client, "reboots", &broken.gang(), 1).await?;
     broken.finishes(&client).await?;

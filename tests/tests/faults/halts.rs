@@ -8,10 +8,7 @@ use muster_api::keys::TAINT_FAULT;
 use muster_tests::{
     builders::{self, RankProgram},
     cluster::Cluster,
-    faults::{
-        Fault, TargetGpu, ensure_fault_evictions, reset_breaker, wait_for_breaker,
-        wait_for_fault_eviction,
-    },
+    faults::{Fault, TargetGpu, reset_breaker, wait_for_breaker, wait_for_fault_eviction},
     kubernetes::{LIMIT, Progress, always, eventually},
     scenarios,
     suite::Scenario,
@@ -19,7 +16,8 @@ use muster_tests::{
 };
 
 use crate::stage::{
-    Running, ensure_tainted, evicted_for_faults, prepare_team, restart_controller, wait_until_told,
+    Running, ensure_tainted, evicted_for_faults, mended, prepare_team, restart_controller,
+    wait_until_told,
 };
 
 /// Value of the chart by which no number of nodes is too many.
@@ -54,15 +52,10 @@ async fn who_only_observes_tells_and_ends_nothing_until_it_is_told_to_act(
     let observed = observes(cluster).await;
     restart_controller(cluster, &[]).await?;
     let (running, gpu) = observed?;
-    let judged = async {
-        wait_for_fault_eviction(&client, "observes", &running.gang(), &gpu).await?;
-        running.runs_again(cluster, 2, 2 * LIMIT, &[&gpu]).await?;
-        ensure_fault_evictions(&client, "observes", &running.gang(), 1).await
-    }
-    .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    let judged = running
+        .restarts_once(cluster, &gpu, 2 * LIMIT, &[&gpu])
+        .await;
+    mended(cluster, &gpu, judged).await?;
     running.finishes(&client).await
 }
 
@@ -76,7 +69,7 @@ async fn observes(cluster: &Cluster) -> Result<(Running<'static>, TargetGpu)> {
         ranks: 2,
         gpus: 2,
     };
-    let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+    let running = Running::start_hanging(cluster, workload).await?;
     let gpu = running.gpu_of(cluster, 1).await?;
     gpu.inject(Fault::Xid(48))?;
     gpu.wait_until_tainted(&client, TAINT_FAULT, "Reset")

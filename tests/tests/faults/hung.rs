@@ -12,7 +12,6 @@ use kube::{
 };
 use muster_api::{NodeDevices, Reason, keys};
 use muster_tests::{
-    builders::RankProgram,
     cluster::{Cluster, Program},
     control_plane::ControlPlanePart,
     events,
@@ -27,7 +26,7 @@ use muster_tests::{
 };
 use serde_json::json;
 
-use crate::stage::{Running, prepare_team, restart_controller};
+use crate::stage::{Running, mended, prepare_team, restart_controller};
 
 /// The arguments that ship, and those of these tests: a pod has ten seconds after its grace period, and the administrator consents.
 const SOON: (&str, &str) = ("--force-after-seconds=60", "--force-after-seconds=10");
@@ -74,7 +73,7 @@ impl Scene {
             ranks: 2,
             gpus: GPUS,
         };
-        let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+        let running = Running::start_hanging(cluster, workload).await?;
         let gpu = running.gpu_of(cluster, 0).await?;
         let gang = running.now(&client).await?;
         let pod = gangs::pods(&client, &gang).await?.remove(&1);
@@ -327,9 +326,7 @@ async fn is_ready(cluster: &mut Cluster) -> Result<()> {
         Ok(()) => scene.runs_again(cluster).await,
         failed => failed,
     };
-    let cleared = scene.gpu.clear(cluster).await;
-    again?;
-    cleared?;
+    mended(cluster, &scene.gpu, again).await?;
     scene.running.finishes(&client).await
 }
 

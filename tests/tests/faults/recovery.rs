@@ -17,7 +17,7 @@ use muster_tests::{
     workloads::Workload,
 };
 
-use crate::stage::{Running, Single, charged, ensure_tainted, prepare_team};
+use crate::stage::{Running, Single, charged, ensure_tainted, mended, prepare_team};
 
 /// Longest time from the fault until the gang runs again, where at most one rank died of it: with more the Job makes its pods anew only after a
 /// pause that it doubles with each of them.
@@ -183,9 +183,7 @@ async fn restarts(cluster: &Cluster, namespace: &str, ranks: Ranks) -> Result<()
         others.finishes(&client).await
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     running.finishes(&client).await
 }
 

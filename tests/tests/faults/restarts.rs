@@ -7,7 +7,6 @@ use k8s_openapi::api::resource::v1::ResourceSlice;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use muster_api::keys::{TAINT_FAULT, TAINT_NODE_FAULT};
 use muster_tests::{
-    builders::RankProgram,
     cluster::Cluster,
     faults::{Fault, TargetGpu, reboot, wait_for_fault_eviction},
     kubernetes::{LIMIT, Progress, always, eventually},
@@ -16,7 +15,7 @@ use muster_tests::{
     workloads::Workload,
 };
 
-use crate::stage::{Running, Single, ensure_tainted, prepare_team, restart_controller};
+use crate::stage::{Running, Single, ensure_tainted, mended, prepare_team, restart_controller};
 
 /// How long it is looked whether a taint stays.
 const STAYS: Duration = Duration::from_secs(3);
@@ -41,7 +40,7 @@ async fn a_fault_outlives_driver_kubelet_and_controller_and_is_over_by_a_reboot(
         ranks: 1,
         gpus: 2,
     };
-    let running = Running::start(cluster, workload, RankProgram::hanging_when_lost).await?;
+    let running = Running::start_hanging(cluster, workload).await?;
     let gpu = running.gpu_of(cluster, 0).await?;
     gpu.inject(Fault::Xid(79))?;
     let judged = async {
@@ -57,9 +56,7 @@ async fn a_fault_outlives_driver_kubelet_and_controller_and_is_over_by_a_reboot(
         new.finishes(&client).await
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     running.finishes(&client).await
 }
 

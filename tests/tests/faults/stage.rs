@@ -18,7 +18,7 @@ use muster_api::{Gang, GangPhase, NodeDevices, Reason, conditions, keys};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota},
     cluster::{Cluster, Program},
-    faults::TargetGpu,
+    faults::{TargetGpu, ensure_fault_evictions, wait_for_fault_eviction},
     gangs,
     install::Part,
     kubernetes::{self, LIMIT, Progress, always, eventually},
@@ -58,7 +58,12 @@ impl<'a> Running<'a> {
         Self::start_where(cluster, workload, program, |spec| spec).await
     }
 
-    /// The same, and something else is made of the pods' spec.
+    /// The same, of ranks that hang once they have lost one of them.
+    pub(crate) async fn start_hanging(cluster: &Cluster, workload: Workload<'a>) -> Result<Self> {
+        Self::start(cluster, workload, RankProgram::hanging_when_lost).await
+    }
+
+    /// Submits it, and waits until it runs; something else is made of the pods' spec.
     pub(crate) async fn start_where(
         cluster: &Cluster,
         workload: Workload<'a>,
@@ -137,6 +142,20 @@ impl<'a> Running<'a> {
         Ok(())
     }
 
+    /// It is evicted for that GPU, once, and runs again in time without these.
+    pub(crate) async fn restarts_once(
+        &self,
+        cluster: &Cluster,
+        gpu: &TargetGpu,
+        limit: Duration,
+        without: &[&TargetGpu],
+    ) -> Result<()> {
+        let (client, namespace, gang) = (cluster.client(), self.workload.namespace, self.gang());
+        wait_for_fault_eviction(&client, namespace, &gang, gpu).await?;
+        self.runs_again(cluster, 2, limit, without).await?;
+        ensure_fault_evictions(&client, namespace, &gang, 1).await
+    }
+
     /// For a while it is as it was: the same attempt, the same pods, none of them ended.
     pub(crate) async fn stays(&self, client: &Client) -> Result<()> {
         let what = format!("gang {} stays", self.workload.name);
@@ -159,6 +178,14 @@ impl<'a> Running<'a> {
         gangs::wait_for_job(client, self.workload.namespace, self.workload.name).await?;
         self.ranks.ensure_all_met()
     }
+}
+
+/// Whatever was found, the GPU is mended for those that come after; what was found.
+pub(crate) async fn mended<T>(cluster: &Cluster, gpu: &TargetGpu, judged: Result<T>) -> Result<T> {
+    let cleared = gpu.clear(cluster).await;
+    let found = judged?;
+    cleared?;
+    Ok(found)
 }
 
 /// Submits a Job, which may lose all its pods several times.

@@ -18,7 +18,7 @@ use muster_tests::{
 };
 use serde_json::json;
 
-use crate::stage::{Running, pods_of, prepare_team, submit};
+use crate::stage::{Running, mended, pods_of, prepare_team, submit};
 
 /// Longest pause after an attempt that got nowhere, and what comes after it.
 const LIMIT_AFTER_A_PAUSE: Duration = Duration::from_mins(4);
@@ -61,12 +61,7 @@ fn workload<'a>(namespace: &'a str, name: &'a str) -> Workload<'a> {
 async fn two_faults_at_once_cost_one_attempt(cluster: &mut Cluster) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "two", 8).await?;
-    let running = Running::start(
-        cluster,
-        workload("two", "train"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("two", "train")).await?;
     let first = running.gpu_of(cluster, 0).await?;
     let second = running.gpu_of(cluster, 1).await?;
     first.inject(Fault::Xid(48))?;
@@ -94,12 +89,7 @@ async fn a_fault_during_recovery_costs_that_attempt_and_the_next_one_runs(
 ) -> Result<()> {
     let client = cluster.client();
     prepare_team(&client, "again", 8).await?;
-    let running = Running::start(
-        cluster,
-        workload("again", "train"),
-        RankProgram::hanging_when_lost,
-    );
-    let running = running.await?;
+    let running = Running::start_hanging(cluster, workload("again", "train")).await?;
     let first = running.gpu_of(cluster, 1).await?;
     let held_up = json!({"delayStart": [{"pod": "train-", "seconds": HELD_UP_SECONDS}]});
     for node in &cluster.nodes {
@@ -203,9 +193,7 @@ async fn a_fault_costs_a_gang_that_waits_neither_its_place_nor_its_start(
         anyhow::Ok(())
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     ranks.finish()?;
     gangs::wait_for_job(&client, "waits", "second").await
 }
@@ -273,9 +261,7 @@ async fn a_fault_on_the_node_of_a_gang_that_is_not_bound_yet_costs_it_no_attempt
         anyhow::Ok(())
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     ranks.finish()?;
     gangs::wait_for_job(&client, "unbound", "train").await
 }
@@ -337,9 +323,7 @@ async fn a_fault_of_a_gang_that_gives_way_costs_it_the_one_attempt_that_it_loses
         anyhow::Ok(())
     }
     .await;
-    let cleared = gpu.clear(cluster).await;
-    judged?;
-    cleared?;
+    mended(cluster, &gpu, judged).await?;
     ranks.finish()?;
     gangs::wait_for_job(&client, "gives-way", "first").await
 }

@@ -46,7 +46,7 @@ impl State {
         let kept = self.backfill.kept.values();
         let open = kept.filter(|kept| self.may_enter(kept, waiting));
         let nodes = open.flat_map(|kept| &kept.told.nodes);
-        let own = waiting.keeps_on.iter();
+        let own = waiting.has_again.iter().flat_map(|again| &again.nodes);
         let own = own.filter(|node| self.cluster.is_held_back(node));
         nodes.chain(own).cloned().collect()
     }

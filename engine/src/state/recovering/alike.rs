@@ -3,7 +3,7 @@
 //! Each is asked as if nothing were kept for it. What is kept without a place is quota alone, so that the question about one of them is the question
 //! about the next: the same Team asks for the same, with as much more quota, on the same nodes. Where the first of them has no room in vain is asked
 //! about the others for as long as nothing came free ([`AskedAt`]). What comes by time alone (that others may be preempted, say) does so between
-//! two calls, and nothing is remembered from one call to the next.
+//! two calls: then all of them are to be asked again ([`Judged`]), and who spoke for others by a call is not remembered by the next.
 //!
 //! | what may tell two of them apart | why it does not |
 //! |---|---|
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 
 use super::{
     keep::{has_place, sum_by_resource, sum_of},
-    turns::AskedAt,
+    turns::{AskedAt, Judged},
 };
 use crate::{
     amount::{FlavorResource, Resource},
@@ -55,8 +55,8 @@ struct Alike {
 /// Who was asked in vain by the call that is under way.
 #[derive(Clone, Debug, Default)]
 pub(super) struct AskedInVain {
-    /// The last one of each kind, and as of when that was.
-    by_kind: BTreeMap<Alike, (AskedAt, Place)>,
+    /// The last one of each kind, and what came of it.
+    by_kind: BTreeMap<Alike, (Judged, Place)>,
 }
 
 impl State {
@@ -65,13 +65,13 @@ impl State {
         self.keeps.asked_in_vain = AskedInVain::default();
     }
 
-    /// A gang was asked in vain, as of this moment: so is who comes later and is like it.
+    /// A gang was asked in vain, with this result: so is who comes later and is like it.
     pub(super) fn note_asked_in_vain(
         &mut self,
         uid: &GangUid,
         id: GangId,
         place: &Place,
-        as_of: AskedAt,
+        judged: Judged,
     ) {
         let Some(kind) = self.kind_of(uid, id) else {
             return;
@@ -81,24 +81,24 @@ impl State {
         if went && self.may_preempt(kind.team) {
             return;
         }
-        let last = (as_of, place.clone());
+        let last = (judged, place.clone());
         self.keeps.asked_in_vain.by_kind.insert(kind, last);
     }
 
-    /// Whether one before a gang that is like it was asked in vain, and nothing came free since.
-    pub(super) fn was_asked_for(
+    /// What came of asking one before a gang that is like it, if that was in vain, and nothing came free since.
+    pub(super) fn asked_for(
         &self,
         uid: &GangUid,
         id: GangId,
         place: &Place,
         now: AskedAt,
-    ) -> bool {
+    ) -> Option<Judged> {
         if self.keeps.asked_in_vain.by_kind.is_empty() {
-            return false;
+            return None;
         }
-        let kind = self.kind_of(uid, id);
-        let known = kind.and_then(|kind| self.keeps.asked_in_vain.by_kind.get(&kind));
-        known.is_some_and(|(as_of, before)| *as_of == now && before < place)
+        let kind = self.kind_of(uid, id)?;
+        let (judged, before) = self.keeps.asked_in_vain.by_kind.get(&kind)?;
+        (judged.as_of == now && before < place).then_some(*judged)
     }
 
     /// Who is like a gang. `None`: nobody is taken to be, since it has a place that nobody else has, or asks for another Team than it held for.

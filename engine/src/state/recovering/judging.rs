@@ -10,7 +10,7 @@ use crate::{
     amount::Resource,
     decision::{Budget, CommitRoom, Decisions, Preemption},
     model::{Hold, MOST_AVOIDED_NODES},
-    names::{GangUid, NodeName, PodUid},
+    names::{GangUid, NodeName, PodUid, Timestamp},
     placement::Effort,
     quota::charges::undoing,
     state::{
@@ -19,6 +19,7 @@ use crate::{
         judge::{Candidate, Fitting},
         size::Asking,
         team::Refusing,
+        waiting::HasAgain,
         work::Work,
     },
 };
@@ -28,9 +29,17 @@ pub(super) enum Judgement {
     /// It is admitted, others give way to it, or it waits like any other from now on.
     Settled,
     /// It waits on, and what is kept is kept.
-    InVain,
+    InVain {
+        /// When others may be preempted by time alone.
+        more_at: Option<Timestamp>,
+    },
     /// It is to be admitted by the next commit.
     NextCommit,
+}
+
+impl Judgement {
+    /// It waits until something comes free.
+    const IN_VAIN: Self = Self::InVain { more_at: None };
 }
 
 impl State {
@@ -45,7 +54,7 @@ impl State {
         work: &mut Work,
     ) -> Judgement {
         let Some(needs) = self.needs(id) else {
-            return Judgement::InVain;
+            return Judgement::IN_VAIN;
         };
         let keep = self.keeps.by_gang.get(uid);
         let keep = keep.zip(self.waiting.get(id));
@@ -71,27 +80,30 @@ impl State {
         let team = self.waiting.get(id).map(|waiting| waiting.team);
         if !may_fit && !team.is_some_and(|team| self.may_preempt(team)) {
             work.note_in_vain(&self.cluster, before);
-            return Judgement::InVain;
+            return Judgement::IN_VAIN;
         }
         let freed = self.begin_question(id);
         let Some(keep) = self.lift_keep(uid) else {
-            return Judgement::InVain;
+            return Judgement::IN_VAIN;
         };
         self.wake_class_of(id);
         let fitting = match self.fitting_again(&keep, id, work) {
             Ok(fitting) => fitting,
             Err(refusals) => {
-                let found = self.preempt_for_what_is_lost(&keep, id, &refusals, work);
-                if let Some(preemption) = found {
-                    // From now on more is kept for it than it had.
-                    self.keeps.over.insert(uid.clone(), keep.told.attempt);
-                    self.note_preemption_changed(uid.clone());
-                    decisions.preemptions.push(preemption);
-                    return Judgement::Settled;
-                }
-                self.keep_on(keep);
-                self.end_question(id, freed);
-                return Judgement::InVain;
+                return match self.preempt_for_what_is_lost(&keep, id, &refusals, work) {
+                    Ok(preemption) => {
+                        // From now on more is kept for it than it had.
+                        self.keeps.over.insert(uid.clone(), keep.told.attempt);
+                        self.note_preemption_changed(uid.clone());
+                        decisions.preemptions.push(preemption);
+                        Judgement::Settled
+                    }
+                    Err(more_at) => {
+                        self.keep_on(keep);
+                        self.end_question(id, freed);
+                        Judgement::InVain { more_at }
+                    }
+                };
             }
         };
         let fitting = self.no_more_than_it_held(&keep, id, fitting, &budget.empty, work);
@@ -134,9 +146,9 @@ impl State {
             pods: empty.pods.min(keep.parts.len()),
             ..*empty
         };
-        self.note_in_no_line(id, Some(keep));
+        self.note_has_again(id, Some(keep));
         let grown = self.grow(id, least.clone(), &most, work);
-        self.note_in_no_line(id, None);
+        self.note_has_again(id, None);
         [grown, least].into_iter().find(|fitting| {
             let holds = self.would_hold(id, fitting);
             holds.is_some_and(|holds| keep.held_as_much(&sum_by_resource(holds.iter())))
@@ -216,46 +228,53 @@ impl State {
         let class = self.waiting.get(id).and_then(|waiting| waiting.class);
         let class = class.ok_or_else(Vec::new)?;
         self.note_charged_ahead(id, true);
-        self.note_in_no_line(id, Some(keep));
+        self.note_has_again(id, Some(keep));
         let fitting = match self.fitting_nearby(keep, class, id, work) {
             Some(fitting) => Ok(fitting),
             None => self.judge(class, id, work),
         };
-        self.note_in_no_line(id, None);
+        self.note_has_again(id, None);
         self.note_charged_ahead(id, false);
         fitting
     }
 
     /// A gang is judged for what was kept for it, or is so no longer.
-    fn note_in_no_line(&mut self, id: GangId, keep: Option<&Keep>) {
+    fn note_has_again(&mut self, id: GangId, keep: Option<&Keep>) {
         if let Some(waiting) = self.waiting.get_mut(id) {
-            waiting.stands_in_no_line = keep.is_some();
-            waiting.keeps_on = keep.map_or_else(BTreeSet::new, Keep::nodes);
+            waiting.has_again = keep.map(|keep| HasAgain {
+                nodes: keep.nodes(),
+            });
         }
     }
 
     /// Has others give way to a gang that has no room though all that was kept for it is free, if somebody has to: by the right that it
-    /// has as any other that waits, and before anybody else has a turn.
+    /// has as any other that waits, and before anybody else has a turn. If nobody does, the error says when others may be preempted by time
+    /// alone.
     fn preempt_for_what_is_lost(
         &mut self,
         keep: &Keep,
         id: GangId,
         refusals: &[Refusing],
         work: &mut Work,
-    ) -> Option<Preemption> {
-        let class = self.waiting.get(id)?.class?;
+    ) -> Result<Preemption, Option<Timestamp>> {
+        let class = self.waiting.get(id).and_then(|waiting| waiting.class);
+        let Some(class) = class else {
+            return Err(None);
+        };
         let found = self.find_victims(class, id, refusals, work);
-        self.in_vain = None;
-        let found = found?;
+        let in_vain = self.in_vain.take();
+        let Some(found) = found else {
+            return Err(in_vain.and_then(|(_, in_vain)| in_vain.more_at));
+        };
         let mut asked: BTreeMap<Resource, i128> = BTreeMap::new();
         for delta in found.charges() {
             *asked.entry(delta.of.resource.clone()).or_default() += delta.amount;
         }
         // For more than it held it has no turn yet.
         if !keep.held_as_much(&asked) {
-            return None;
+            return Err(None);
         }
-        self.preempt(id, found, work.now)
+        self.preempt(id, found, work.now).ok_or(None)
     }
 
     fn fitting_nearby(

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::turns::AskedAt;
+use super::turns::Judged;
 use crate::{
     amount::{Amount, FlavorResource, Resource},
     model::{HeldClaim, Hold, PodResources, Recovering, Running},
@@ -31,8 +31,8 @@ pub(super) struct Keep {
     pub(super) to_keep_again: BTreeMap<PodUid, Arc<Hold>>,
     /// How many pods that name a claim have not released it yet: it is charged once.
     pub(super) claims: BTreeMap<ClaimUid, usize>,
-    /// As of when it was judged last, in vain.
-    pub(super) judged: Option<AskedAt>,
+    /// What came of judging it last, in vain.
+    pub(super) judged: Option<Judged>,
 }
 
 impl Keep {

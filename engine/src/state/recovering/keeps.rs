@@ -2,7 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{alike::AskedInVain, keep::Keep, parked::Parked, turns::Turns};
+use super::{
+    alike::AskedInVain,
+    keep::Keep,
+    parked::Parked,
+    turns::{Judged, Turns},
+};
 use crate::{
     names::{GangUid, PodUid, Timestamp},
     placement::Version,
@@ -16,6 +21,8 @@ pub(in crate::state) struct Keeps {
     /// How many of them have a name.
     names: BTreeMap<String, usize>,
     pub(super) by_end: BTreeSet<(Timestamp, GangUid)>,
+    /// Those that were judged in vain, and may preempt others by time alone, by when that is.
+    by_more_at: BTreeSet<(Timestamp, GangUid)>,
     /// The pods by whose names something is kept.
     pub(super) pods: BTreeSet<PodUid>,
     /// Gangs of which something was released before anybody told, or whose admission was taken back.
@@ -39,8 +46,9 @@ pub(in crate::state) struct Keeps {
 }
 
 impl Keeps {
-    /// Something is kept for a gang.
+    /// Something is kept for a gang, which was not judged with that.
     pub(super) fn enter(&mut self, gang: GangUid, keep: Keep) {
+        self.set_judged(&gang, None);
         self.by_end.insert((keep.until, gang.clone()));
         if let Some(name) = keep.gang_name() {
             *self.names.entry(name.to_owned()).or_default() += 1;
@@ -52,6 +60,7 @@ impl Keeps {
 
     /// Nothing is kept for a gang any more.
     pub(super) fn leave(&mut self, gang: &GangUid) -> Option<Keep> {
+        self.set_judged(gang, None);
         let keep = self.by_gang.remove(gang)?;
         self.by_end.remove(&(keep.until, gang.clone()));
         self.with_missing.remove(gang);
@@ -102,9 +111,30 @@ impl Keeps {
     /// When something is due by time alone.
     pub(in crate::state) fn due_next(&self, now: Timestamp) -> Option<Timestamp> {
         let soon = Timestamp(now.0.saturating_add(1));
-        let soon = self.is_any_left.then_some(soon);
+        let left = self.is_any_left.then_some(soon);
         let ends = self.by_end.first().map(|(at, _)| *at);
-        [soon, ends].into_iter().flatten().min()
+        let may_ask_more = self.by_more_at.first().map(|(at, _)| soon.max(*at));
+        [left, ends, may_ask_more].into_iter().flatten().min()
+    }
+
+    /// What was found out about a gang; `None`: nothing that holds.
+    pub(super) fn set_judged(&mut self, gang: &GangUid, judged: Option<Judged>) {
+        let Some(keep) = self.by_gang.get_mut(gang) else {
+            return;
+        };
+        let before = std::mem::replace(&mut keep.judged, judged);
+        if let Some(at) = before.and_then(|before| before.more_at) {
+            self.by_more_at.remove(&(at, gang.clone()));
+        }
+        if let Some(at) = judged.and_then(|judged| judged.more_at) {
+            self.by_more_at.insert((at, gang.clone()));
+        }
+    }
+
+    /// The first gangs that may preempt others by now whom they could not ask when they were judged last, as many as `most`.
+    pub(super) fn may_ask_more(&self, now: Timestamp, most: usize) -> Vec<GangUid> {
+        let due = self.by_more_at.iter().take_while(|(at, _)| *at <= now);
+        due.take(most).map(|(_, gang)| gang.clone()).collect()
     }
 
     /// What was found out about them does not hold any more.
@@ -112,15 +142,14 @@ impl Keeps {
         for keep in self.by_gang.values_mut() {
             keep.judged = None;
         }
+        self.by_more_at.clear();
         self.turns.begin_anew();
     }
 
     /// What was found out about a gang does not hold any more.
     pub(in crate::state) fn judge_again(&mut self, gang: &GangUid, id: GangId) {
         self.parked.ask_again(id);
-        if let Some(keep) = self.by_gang.get_mut(gang) {
-            keep.judged = None;
-        }
+        self.set_judged(gang, None);
     }
 
     /// An admission cannot be taken back any more.

@@ -1,13 +1,14 @@
 //! Which of the gangs that recover and wait is asked when: before anybody else, in the order of their places, and no more of them by one call than that
 //! an event costs the same however many there are.
 //!
-//! A gang is asked again only if something came free since it was asked last: on any node, or in the tree of its Team ([`AskedAt`]). That it was
-//! asked itself frees nothing, though what is kept for it is given up for the question and kept again. Nobody is looked at while nothing came free.
+//! A gang is asked again only if something came free since it was asked last: on any node, or in the tree of its Team ([`AskedAt`]); or once it may preempt
+//! others by time alone whom it could not ask then, since a minimum run time ended, say ([`Judged`]). That it was
+//! asked itself frees nothing, though what is kept for it is given up for the question and kept again. Nobody is looked at while neither happened.
 //!
-//! | who is asked by a call, if anything came free | how many in vain at most |
+//! | who is asked by a call, if anything came free or is due | how many in vain at most |
 //! |---|---|
 //! | the first in order | [`MOST_OF_THE_FIRST`] |
-//! | those that began to wait, or that an obstacle keeps from it no more, in order | [`MOST_SINGLY`], and as many as [`MOST_PASSED`] are passed over |
+//! | those that began to wait, that an obstacle keeps from it no more, or that may preempt others by now, in order | [`MOST_SINGLY`], and as many as [`MOST_PASSED`] are passed over |
 //! | the others, from where the last call ended, in order | [`MOST_IN_PASSING`], and as many as [`MOST_PASSED`] are passed over |
 //!
 //! None of the three asks on once it took as many looks in vain as one decision may. Whoever is asked and has room costs what its admission costs, and counts for nothing here.
@@ -29,7 +30,7 @@
 use super::judging::Judgement;
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
-    names::GangUid,
+    names::{GangUid, Timestamp},
     placement::Effort,
     queue::Place,
     state::{State, ids::GangId, work::Work},
@@ -62,6 +63,14 @@ pub(super) struct AskedAt {
     nodes: u64,
     /// How often something had come free in the tree of its Team.
     freed: u64,
+}
+
+/// What came of asking a gang in vain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Judged {
+    pub(super) as_of: AskedAt,
+    /// When it may preempt others by time alone: then that does not hold any more.
+    pub(super) more_at: Option<Timestamp>,
 }
 
 /// Who was asked of those that wait, and who is next.
@@ -138,6 +147,7 @@ impl State {
         work: &mut Work,
     ) {
         self.keeps.is_any_left = false;
+        self.ask_again_who_may_ask_more(work.now);
         if self.keeps.parked.is_empty() {
             return;
         }
@@ -167,6 +177,18 @@ impl State {
         let parked = &self.keeps.parked;
         let is_any_due = is_pass_due || is_first_due || parked.is_anybody_unasked();
         self.keeps.is_any_left = is_any_due && !parked.is_empty();
+    }
+
+    /// What was found out about those does not hold any more that may preempt others by now whom they could not ask. Of very many the next call
+    /// looks at the others, a second later.
+    fn ask_again_who_may_ask_more(&mut self, now: Timestamp) {
+        for uid in self.keeps.may_ask_more(now, MOST_PASSED) {
+            self.cluster.note_visits(1);
+            match self.waiting.id(&uid) {
+                Some(id) => self.keeps.judge_again(&uid, id),
+                None => self.keeps.set_judged(&uid, None),
+            }
+        }
     }
 
     /// Asks the first, those that are to be asked singly, and those whose turn it is by the pass. Whether they are to be asked again.
@@ -265,7 +287,7 @@ impl State {
         }
     }
 
-    /// The UID of one, if it is to be asked whether it has room. It is not if something is in its way, if nothing came free since it was asked last, or if
+    /// The UID of one, if it is to be asked whether it has room. It is not if something is in its way, if what came of asking it last holds still, or if
     /// another one was asked for it since.
     fn due_to_be_asked(
         &mut self,
@@ -284,22 +306,17 @@ impl State {
         self.note_free_nodes();
         let now = self.asked_now(id);
         let keep = uid.as_ref().and_then(|uid| self.keeps.by_gang.get(uid));
-        let is_in_vain = keep.and_then(|keep| keep.judged) == Some(now);
+        let judged = keep.and_then(|keep| keep.judged);
+        let is_in_vain = judged.is_some_and(|judged| judged.as_of == now);
         if let Some(uid) = uid.filter(|_| !is_in_vain) {
-            if !self.was_asked_for(&uid, id, place, now) {
+            let Some(judged) = self.asked_for(&uid, id, place, now) else {
                 return Some(uid);
-            }
-            self.note_judged(&uid, now);
+            };
+            self.keeps.set_judged(&uid, Some(judged));
         }
         self.keeps.parked.note_asked(place);
         turn.passed = turn.passed.saturating_sub(1);
         None
-    }
-
-    fn note_judged(&mut self, uid: &GangUid, as_of: AskedAt) {
-        if let Some(keep) = self.keeps.by_gang.get_mut(uid) {
-            keep.judged = Some(as_of);
-        }
     }
 
     /// Asks one whether it has room.
@@ -315,12 +332,13 @@ impl State {
         let before = self.cluster.visited();
         match self.judge_recovering(uid, id, budget, left, decisions, work) {
             Judgement::Settled => Turn::Settled,
-            Judgement::InVain => {
+            Judgement::InVain { more_at } => {
                 turn.in_vain = turn.in_vain.saturating_sub(1);
                 let looks = self.cluster.visited().wrapping_sub(before);
                 turn.looks = turn.looks.saturating_sub(looks);
-                let judged = self.asked_now(id);
-                self.note_judged(uid, judged);
+                let as_of = self.asked_now(id);
+                let judged = Judged { as_of, more_at };
+                self.keeps.set_judged(uid, Some(judged));
                 self.note_asked_in_vain(uid, id, place, judged);
                 self.keeps.parked.note_asked(place);
                 Turn::InVain

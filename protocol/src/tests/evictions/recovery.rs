@@ -283,7 +283,7 @@ fn recovering_without_a_place() -> Bench {
         bench.server.remove(&pod_key(&format!("fit-{index}")));
     }
     bench.run();
-    cordon(&mut bench, true);
+    cordon(&mut bench, "n1", true);
     for index in 0..4 {
         pod_of_job(&mut bench, index);
     }
@@ -294,14 +294,15 @@ fn recovering_without_a_place() -> Bench {
     bench
 }
 
-/// One of both nodes may be planned on no more, or again.
-fn cordon(bench: &mut Bench, is_cordoned: bool) {
+/// This one of both nodes may be planned on no more, or again.
+fn cordon(bench: &mut Bench, name: &str, is_cordoned: bool) {
     let nodes = bench.server.list(Kind::Node).into_iter();
     let mut nodes = nodes.filter_map(|object| match object {
         Object::Node(node) => Some(node),
         _ => None,
     });
-    let mut node = nodes.next_back().unwrap();
+    let node = nodes.find(|node| node.metadata.name.as_deref() == Some(name));
+    let mut node = node.unwrap();
     let spec = Arc::make_mut(&mut node).spec.get_or_insert_default();
     spec.unschedulable = is_cordoned.then_some(true);
     bench.server.put(Object::Node(node));
@@ -340,7 +341,71 @@ fn a_gang_that_recovers_no_more_stands_in_line_while_that_is_being_written() {
     bench.run();
     assert_eq!(status_of(&bench, None).phase, GangPhase::Pending);
     assert!(!is_admitted(&bench, Some("next")), "it is behind");
-    cordon(&mut bench, false);
+    cordon(&mut bench, "n1", false);
     bench.run();
     assert!(is_admitted(&bench, None));
+}
+
+/// Two pods of the Job, of the higher tier.
+fn make_of_high_tier(bench: &mut Bench) {
+    for index in 0..2 {
+        pod_of_job(bench, index);
+        set_tier(bench, &format!("fit-{index}"), "high");
+    }
+    bench.run();
+}
+
+fn set_tier(bench: &mut Bench, pod: &str, tier: &str) {
+    bench.change_pod(pod, |pod| {
+        let labels = pod.metadata.labels.get_or_insert_default();
+        labels.insert(keys::TIER.to_owned(), tier.to_owned());
+    });
+}
+
+fn pass_until(bench: &mut Bench, second: u64) {
+    while bench.seconds < second {
+        bench.seconds += 1;
+        bench.run_at_once();
+    }
+}
+
+/// Its node is cordoned, and on the other one a gang of a lower tier runs, which is left alone until its minimum run time is over.
+#[test]
+fn who_recovers_and_may_preempt_another_one_only_later_does_so_then_though_nothing_else_happens() {
+    const MIN_RUN_TIME_SECONDS: u64 = 300;
+    let mut bench = Bench::new();
+    for (name, value, seconds) in [("low", 1, MIN_RUN_TIME_SECONDS), ("high", 10, 0)] {
+        bench.server.put(Object::PriorityTier(parse(json!({
+            "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": name},
+            "spec": {"value": value, "preemption": "Immediate", "minRuntimeSeconds": seconds},
+        }))));
+    }
+    bench.gang("low", 2);
+    set_tier(&mut bench, "low-0", "low");
+    set_tier(&mut bench, "low-1", "low");
+    bench.run();
+    start(&mut bench, &["low-0", "low-1"]);
+    let may_go_from = bench.seconds + MIN_RUN_TIME_SECONDS;
+    bench.server.put(job(2, 0));
+    change_job(&mut bench, |job| restarts_at_most(job, "3"));
+    make_of_high_tier(&mut bench);
+    start(&mut bench, &["fit-0", "fit-1"]);
+    let spec = bench.server.pod("fit-0").unwrap().spec.unwrap();
+    bench.change_pod("fit-1", |pod| set_phase(pod, "Failed"));
+    bench.run();
+    bench.seconds += 60;
+    bench.run();
+    for pod in ["fit-0", "fit-1"] {
+        bench.server.remove(&pod_key(pod));
+    }
+    bench.run();
+    cordon(&mut bench, &spec.node_name.unwrap(), true);
+    make_of_high_tier(&mut bench);
+    let is_told = |bench: &Bench| status_of(bench, Some("low")).preemption.is_some();
+    pass_until(&mut bench, may_go_from - 10);
+    let status = status_of(&bench, None);
+    assert_eq!((status.phase, status.attempt), (GangPhase::Recovering, 2));
+    assert!(!is_told(&bench), "it may not go yet");
+    pass_until(&mut bench, may_go_from + 1);
+    assert!(is_told(&bench), "nobody asked again");
 }
