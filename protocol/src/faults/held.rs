@@ -15,6 +15,7 @@ use muster_engine::{
 use crate::{
     admission::plan::{Plan, Rank},
     faults,
+    feed::running,
     injected_bug::InjectedBug,
     poll_context::PollContext,
 };
@@ -208,9 +209,9 @@ const TOLD_BEFORE_SECONDS: i64 = 60;
 
 /// Whether a rank that failed may have died of a fault of what it held: one that costs attempts. The claims of a failed pod are gone soon, and with them what it held;
 /// then any device of its node is taken for it whose fault is not older than the pod: else a gang that fails by itself beside a GPU that waits for its repair would be
-/// excused for ever. As it is, a fault that came while the gang waited excuses it once. When it was admitted decides nothing: that is dated by the clock of whoever led
-/// then, and by one that is ahead each fault would be older.
-pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
+/// excused for ever. As it is, a fault that came while the gang waited excuses it once. When it was admitted decides only where the pod is gone: that is dated by the clock of
+/// whoever led then, and by one that is ahead each fault would be older.
+pub(crate) fn may_have_ended(context: PollContext<'_>, plan: &Plan, rank: &Rank) -> bool {
     let Some(faulty) = context.index.faulty_devices(&rank.node.name) else {
         return false;
     };
@@ -225,7 +226,10 @@ pub(crate) fn may_have_ended(context: PollContext<'_>, rank: &Rank) -> bool {
     let claims: Option<Vec<_>> = claims.collect();
     let Some(claims) = claims.filter(|claims| !claims.is_empty()) else {
         let pod = context.index.pod_by_uid(&rank.pod);
-        let made_at = pod.map_or(i64::MIN, pod::created_at);
+        let made_at = pod
+            .map(pod::created_at)
+            .or_else(|| context.gang_of(plan).and_then(running::admitted_at))
+            .unwrap_or(i64::MIN);
         let is_new = |fault: &&DeviceFault| {
             let since = fault.since_unix_seconds;
             // One without a time is told by an administrator, say.

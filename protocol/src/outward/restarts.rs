@@ -82,7 +82,7 @@ pub(crate) fn failed_by_themselves(
             None if is_known => true,
             Some(_) | None => continue,
         };
-        if !is_own || held::may_have_ended(context, rank) {
+        if !is_own || held::may_have_ended(context, plan, rank) {
             return 0;
         }
         failed = failed.saturating_add(1);
