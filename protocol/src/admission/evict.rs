@@ -239,7 +239,7 @@ fn died_of_a_fault(context: PollContext<'_>, plan: &Plan) -> bool {
     let mut states = plan.states(context);
     faults::held_back(context).is_none()
         && states.any(|(rank, state)| {
-            state == RankState::Failed && faults::held::may_have_ended(context, rank)
+            state == RankState::Failed && faults::held::may_have_ended(context, plan, rank)
         })
 }
 
