@@ -167,12 +167,20 @@ impl World {
         self.admitted
     }
 
-    /// Objects that were looked at so far: gangs and nodes by the protocol; gangs, pods and nodes by the index; nodes and
-    /// domains by the engine's placement.
-    pub(crate) fn visited(&self) -> u64 {
+    /// Objects that were looked at so far: gangs and nodes by the protocol; gangs, pods and nodes by the index.
+    pub(crate) fn looked_at(&self) -> u64 {
         let index = self.machine.index().visits();
-        let engine = self.machine.engine().visited();
-        self.machine.visited() + index.gangs + index.pods + index.nodes + engine
+        self.machine.visited() + index.gangs + index.pods + index.nodes
+    }
+
+    /// Nodes and domains that the engine's placement looked at so far.
+    pub(crate) fn searched(&self) -> u64 {
+        self.machine.engine().visited()
+    }
+
+    /// Both together.
+    pub(crate) fn visited(&self) -> u64 {
+        self.looked_at() + self.searched()
     }
 
     /// Gives the world away and leaves the machine with what nobody shares with it.

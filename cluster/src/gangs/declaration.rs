@@ -138,6 +138,12 @@ pub fn failed_ranks(job: &Job) -> BTreeSet<u32> {
         .collect()
 }
 
+/// Whether a Job makes so many pods before it is complete, as far as it says.
+pub(super) fn makes(job: &Job, pods: u32) -> bool {
+    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+    completions.is_none_or(|completions| i64::from(completions) >= i64::from(pods))
+}
+
 /// How many pods a Job that declared so many still makes: none for ranks that succeeded or failed for good.
 pub(super) fn left(declared: u32, job: Option<&Job>, pods: &[&ObservedPod]) -> u32 {
     let Some(job) = job else { return declared };

@@ -261,8 +261,11 @@ impl<'f, 'a> Forming<'f, 'a> {
         match declaration::size(declaring, job) {
             Ok((declared, implied)) => {
                 let pods: Vec<&ObservedPod> = self.pods.iter().map(AsRef::as_ref).collect();
+                // Who says by a label that they belong together may come from several Jobs: one that makes fewer does not say how many are left.
+                let is_of_one_job = matches!(self.group, Some(Group::Job { .. }));
+                let maker = job.filter(|job| is_of_one_job || declaration::makes(job, declared));
                 Size {
-                    pods: declaration::left(declared, job, &pods).max(1),
+                    pods: declaration::left(declared, maker, &pods).max(1),
                     declared,
                     implied,
                     wait: None,

@@ -76,13 +76,16 @@ mod tests {
     fn an_object_is_decoded_without_what_nobody_reads_of_it() {
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "a", "managedFields": [{"manager": "x"}]},
-            "spec": {"completions": 4, "template": "none"},
+            "spec": {"completions": 4, "template": {"spec": {"containers": "none", "restartPolicy": "OnFailure"}}},
         });
         let Decoded::Whole(job) = decoded::<Job>(&job) else {
-            panic!("its template is nothing to anybody");
+            panic!("the containers of its template are nothing to anybody");
         };
         assert_eq!(job.metadata.name.as_deref(), Some("a"));
-        assert_eq!(job.spec.unwrap().completions, Some(4));
+        let spec = job.spec.unwrap();
+        assert_eq!(spec.completions, Some(4));
+        let pods = spec.template.spec.unwrap();
+        assert_eq!(pods.restart_policy.as_deref(), Some("OnFailure"));
     }
 
     #[test]

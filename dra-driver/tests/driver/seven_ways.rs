@@ -148,6 +148,7 @@ async fn a_gpu_that_is_lost_and_one_whose_uuid_cannot_be_read_taint_no_other_gpu
 {
     let node = Node::started().await;
     let (sound, sick) = (node.gpu("gpu-0").await, node.gpu("gpu-1").await);
+    node.api.permit(1, &json!([]));
     node.eventually("both are published", || node.api.published() == BOTH)
         .await;
     let lose = |state: &mut State| state.lost.push(sick.clone());

@@ -143,7 +143,8 @@ mod tests {
 
     #[test]
     fn a_node_wants_a_reset_where_that_is_the_worst_that_a_gpu_has() {
-        let cases: [(&[(&str, &str)], Option<bool>); 11] = [
+        type Case = (&'static [(&'static str, &'static str)], Option<bool>);
+        let cases: [Case; 11] = [
             (&[], Some(false)),
             (&[("a", "Reset")], Some(true)),
             (&[("a", "Info"), ("a", "App")], Some(false)),

@@ -166,16 +166,13 @@ impl Machine {
                 }
             }
         }
-        match plan.filter(|_| has_failed) {
-            Some(plan) => {
-                let (attempt, now) = (plan.attempt, now.monotonic_seconds);
-                self.clocks
-                    .note_failures(gang_uid, attempt, by_themselves, now);
-            }
-            None => {
-                let attempt = plan.map(|plan| plan.attempt);
-                self.clocks.note_no_failure(gang_uid, attempt);
-            }
+        if let Some(plan) = plan.filter(|_| has_failed) {
+            let (attempt, now) = (plan.attempt, now.monotonic_seconds);
+            self.clocks
+                .note_failures(gang_uid, attempt, by_themselves, now);
+        } else {
+            let attempt = plan.map(|plan| plan.attempt);
+            self.clocks.note_no_failure(gang_uid, attempt);
         }
     }
 }

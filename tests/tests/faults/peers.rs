@@ -14,7 +14,7 @@ use muster_tests::{
     cluster::Cluster,
     evictions::wait_for_eviction,
     gangs,
-    kubernetes::{LIMIT, Progress, eventually},
+    kubernetes::{Progress, eventually},
     node::NodePart,
     node_state::is_well,
     scenarios,

@@ -173,6 +173,7 @@ fn premises(path: &str) -> Vec<String> {
         "scheduler.enabled" | "enforce.check" | "enforce.acceptViolations" => {
             set(&["mode=\"Enforce\""])
         }
+        "recovery.resets.maxNodes" => set(&["driver.reset.command=[\"/reset\"]"]),
         "driver.cdiHookPath" => set(&["driver.driverRoot=\"/\""]),
         "driver.createNamespace" => set(&["driver.namespace=\"gpu\""]),
         _ if path.starts_with("scheduler.") => set(&["mode=\"Enforce\"", "scheduler.enabled=true"]),

@@ -258,6 +258,31 @@ fn ranks_that_succeeded_are_not_waited_for() {
 }
 
 #[test]
+fn a_gang_by_label_waits_for_pods_that_the_job_of_the_first_of_them_does_not_make() {
+    for (completions, size, waits) in [(2, 3, true), (3, 2, false)] {
+        let job = with(
+            indexed_job("train", completions),
+            "/status",
+            json!({"completedIndexes": "0"}),
+        );
+        let pods = (1..completions).flat_map(|rank| {
+            let pod = rank_of("train", rank, 4);
+            let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+            let labels = with(pod, "/metadata/labels", json!({keys::GANG: "both"}));
+            let said = json!({
+                keys::GANG_SIZE: "3",
+                "batch.kubernetes.io/job-completion-index": rank.to_string(),
+            });
+            [with(labels, "/metadata/annotations", said), claim(&name, 1)]
+        });
+        let index = index_with(std::iter::once(job).chain(pods.collect::<Vec<_>>()));
+        let gang = only_gang(&index);
+        assert_eq!(gang.spec.size, size, "{completions} of 3");
+        assert_eq!(gang.wait.is_some(), waits, "{:?}", gang.wait);
+    }
+}
+
+#[test]
 fn surplus_pods_are_the_latest_by_creation_then_uid() {
     let pods = ["w-3", "w-1", "w-2"].into_iter().zip([7, 7, 6]);
     let index = index_with(

@@ -450,7 +450,7 @@ fn a_job_that_may_not_have_its_limit_back_has_its_gang_wait_with_the_reason() {
 fn pods_that_somebody_ends_are_no_failures_though_they_fail_of_it() {
     let mut bench = running_with(1);
     change_job(&mut bench, |job| {
-        job.spec.as_mut().unwrap().suspend = Some(true)
+        job.spec.as_mut().unwrap().suspend = Some(true);
     });
     for pod in ["fit-0", "fit-1"] {
         bench.change_pod(pod, |pod| {
@@ -491,7 +491,7 @@ fn what_somebody_else_writes_is_what_the_user_wrote_from_then_on() {
 fn an_eviction_that_raises_the_limit_as_well_keeps_what_the_user_wrote() {
     let mut bench = running_with(1);
     drain(&mut bench);
-    run_answering(&mut bench, 10, |write| match write {
+    run_answering(&mut bench, 60, |write| match write {
         ApiRequest::PatchJob {
             change: JobChange::Suspend,
             ..
