@@ -146,9 +146,10 @@ async fn a_taint_that_could_not_be_published_is_published_once_it_can_and_the_co
 #[tokio::test]
 async fn a_gpu_that_is_lost_and_one_whose_uuid_cannot_be_read_taint_no_other_gpu_and_silence_none()
 {
-    let node = Node::started().await;
-    let (sound, sick) = (node.gpu("gpu-0").await, node.gpu("gpu-1").await);
+    let mut node = Node::new().await;
     node.api.permit(1, &json!([]));
+    node.start().await;
+    let (sound, sick) = (node.gpu("gpu-0").await, node.gpu("gpu-1").await);
     node.eventually("both are published", || node.api.published() == BOTH)
         .await;
     let lose = |state: &mut State| state.lost.push(sick.clone());

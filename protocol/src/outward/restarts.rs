@@ -131,7 +131,7 @@ pub(crate) fn doubted_for_seconds(context: PollContext<'_>, gang: &Gang, plan: &
     let all = failed_pods(gang).saturating_add(failed);
     let mut jobs = owners_of(context.index, gang);
     let would_fail = |job: &Job| {
-        is_covered(job) && all > own_limit(job) && makes_all_pods(context, &plan.key, job)
+        is_covered(job) && all > own_limit(job) && makes_all_pods(context, &plan.key, gang, job)
     };
     let fails = failed > 0 && jobs.any(would_fail);
     if fails {
@@ -245,7 +245,7 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
             None if faults::acts(context) && may_be_covered(job) => {
                 let attempts = whole_number(attempt(gang));
                 let raised = cover(context, key, gang, job, failures_until(attempts, pods));
-                raised.filter(|_| makes_all_pods(context, key, job))
+                raised.filter(|_| makes_all_pods(context, key, gang, job))
             }
             None => None,
         }
@@ -333,13 +333,17 @@ fn is_covered(job: &Job) -> bool {
 
 /// Whether more pods of the gang failed by themselves than its Job may have by what its user wrote.
 fn is_exceeded(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
-    is_covered(job) && failed_pods(gang) > own_limit(job) && makes_all_pods(context, key, job)
+    is_covered(job) && failed_pods(gang) > own_limit(job) && makes_all_pods(context, key, gang, job)
 }
 
-/// Whether all pods of the gang that there are are the Job's. A gang by label may have those of others besides: Kubernetes counts them for each Job by
-/// itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.)
-fn makes_all_pods(context: PollContext<'_>, key: &GangKey, job: &Job) -> bool {
+/// Whether all pods of the gang are the Job's: those that there are, and those that are to come. A gang by label may have those of others besides: Kubernetes
+/// counts them for each Job by itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.)
+fn makes_all_pods(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
     let job_uid = job.metadata.uid.as_deref();
+    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
+    if completions.is_some_and(|completions| completions < gang.spec.size) {
+        return false;
+    }
     let pods = context.index.pods_of_gang(key).into_iter();
     let mut pods = pods.map(AsRef::as_ref);
     pods.all(|pod: &ObservedPod| {

@@ -537,7 +537,7 @@ fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
     make(&mut bench);
     let all = ["fit-0", "fit-1", "aid-0"];
     start(&mut bench, &all);
-    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(limit(&bench), Some(1));
     bench.change_pod("aid-0", |pod| set_phase(pod, "Failed"));
     fail(&mut bench, |_| {});
     let status = bench.gang_status();
@@ -546,7 +546,7 @@ fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
         bench.server.remove(&pod_key(pod));
     }
     bench.run();
-    assert_eq!(limit(&bench), Some(2));
+    assert_eq!(limit(&bench), Some(1));
     make(&mut bench);
     assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
 }
