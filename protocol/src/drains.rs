@@ -13,7 +13,8 @@
 //!
 //! Nothing is stored but the eviction, with its cause and the node. A new leader finds the drains themselves, and in the Gangs which of them are on their way; not
 //! where these were to go, so it may move one for which there is no room any more, which waits in the queue with its age then.
-//! **Twice or late**: an eviction concerns one attempt, and the next one is not where the drain is. **Never answered**: nobody is moved.
+//! **Twice or late**: an eviction concerns one attempt, and the next one is not where the drain is: a gang whose claim still has a drained device, since others use it
+//! as well, waits until they have let go of it ([`keeps_waiting`]). **Never answered**: nobody is moved.
 
 mod drained;
 mod table;
@@ -31,11 +32,11 @@ use muster_engine::{
     recovery::{DrainAction, DrainFacts, Ends, Stays, drain},
 };
 
-pub(crate) use self::table::Drains;
 use self::{
     drained::DrainedRank,
     table::{Entry, LOOK_AGAIN_SECONDS},
 };
+pub(crate) use self::{drained::keeps_waiting, table::Drains};
 use crate::{
     ApiRequest, Effect, EffectId, Machine, Now, Outcome,
     admission::plan::Plan,

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::Toleration;
-use muster_api::Gang;
+use muster_api::{Gang, Reason};
 use muster_cluster::{
+    claims::ObservedClaim,
     drains,
-    formed::has_ended,
+    formed::{FormedGang, PendingReason, has_ended},
     object::{Kind, Object, ObjectKey},
     pod::controller,
     pools::device_name,
@@ -14,6 +15,7 @@ use muster_cluster::{
 };
 use muster_engine::NodeName;
 
+use super::table::LOOK_AGAIN_SECONDS;
 use crate::{
     Mode, OnCordon,
     admission::evict,
@@ -134,30 +136,74 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
         });
     }
     let claims = rank.claims.iter();
-    let claims = claims.filter_map(|uid| context.index.claim_by_uid(uid));
-    let devices = claims.flat_map(|claim| claim.allocated.iter().flatten());
+    let mut claims = claims.filter_map(|uid| context.index.claim_by_uid(uid));
+    let found = claims.find_map(|claim| drained_device(context, claim))?;
+    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
+    Some(DrainedRank {
+        node: name.as_str().into(),
+        part: Part::Device(found.device),
+        object: ObjectKey {
+            kind: Kind::DeviceTaintRule,
+            namespace: String::new(),
+            name: found.rule,
+        },
+        says: format!("rank {place}: device {device} of node {name} {}", found.how),
+    })
+}
+
+/// A device that is drained by a rule.
+struct DrainedDevice {
+    /// Its driver, pool and name.
+    device: [Box<str>; 3],
+    rule: String,
+    how: String,
+}
+
+/// The first drained device that a claim is allocated, but for an administrator's look at it.
+fn drained_device(context: PollContext<'_>, claim: &ObservedClaim) -> Option<DrainedDevice> {
+    let devices = claim.allocated.iter().flatten();
     let mut own = devices.filter(|device| !device.for_admin);
     own.find_map(|device| {
         let (driver, pool) = (&*device.driver, &*device.pool);
         let beside = devices_beside(context, &device.device);
-        let names = std::iter::once(&*device.device).chain(beside.iter().map(String::as_str));
-        let mut rules = names.filter_map(|device| {
-            let rule = context.index.rule_draining(driver, pool, device)?;
-            Some((device, rule))
-        });
-        let (device, (rule, how)) = rules.next()?;
-        let part = Part::Device([driver, pool, device].map(Box::from));
-        let device = device_name(driver, pool, device);
-        Some(DrainedRank {
-            node: name.as_str().into(),
-            part,
-            object: ObjectKey {
-                kind: Kind::DeviceTaintRule,
-                namespace: String::new(),
-                name: rule.as_str().to_owned(),
-            },
-            says: format!("rank {place}: device {device} of node {name} {how}"),
+        let mut names = std::iter::once(&*device.device).chain(beside.iter().map(String::as_str));
+        names.find_map(|device| {
+            let (rule, how) = context.index.rule_draining(driver, pool, device)?;
+            Some(DrainedDevice {
+                device: [driver, pool, device].map(Box::from),
+                rule: rule.clone(),
+                how,
+            })
         })
+    })
+}
+
+/// That a gang waits for a claim whose device is drained, if it does. kube-scheduler would take what is allocated for what it is, drained or not: the gang would begin on
+/// what it was moved away from, if others who use the claim are still about to end. It is given free once they have.
+pub(crate) fn keeps_waiting(
+    context: PollContext<'_>,
+    formed: &FormedGang,
+) -> Option<PendingReason> {
+    let requests = formed.pods.iter().filter_map(|pod| pod.request.as_ref());
+    let allocated = requests
+        .flat_map(|request| &request.claims)
+        .filter(|claim| claim.allocated.is_some());
+    let mut claims = allocated.filter_map(|claim| context.index.claim_by_uid(claim.uid.as_str()));
+    let (claim, found) = claims.find_map(|claim| Some((claim, drained_device(context, claim)?)))?;
+    // Nothing tells that the drain is over.
+    context.has_come(
+        context
+            .now
+            .monotonic_seconds
+            .saturating_add(LOOK_AGAIN_SECONDS),
+    );
+    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
+    Some(PendingReason {
+        reason: Reason::WaitingForRelease,
+        details: format!(
+            "claim {} has device {device}, which {}: the gang waits until the claim is released by all who use it, or the drain is over",
+            claim.name, found.how
+        ),
     })
 }
 

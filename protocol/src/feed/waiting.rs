@@ -8,6 +8,7 @@ use muster_engine as engine;
 use crate::{
     Mode,
     admission::intent_state::release_refused,
+    drains,
     feed::running,
     injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
@@ -80,6 +81,7 @@ fn by_objects(context: PollContext<'_>, formed: &FormedGang, gang: &Gang) -> Opt
     }
     let bypass = bypass(context, formed, attempt(gang));
     let bypass = bypass.or_else(|| refused(context, formed));
+    let bypass = bypass.or_else(|| drains::keeps_waiting(context, formed));
     bypass.or_else(|| backing_off(context, Some(formed), gang))
 }
 

@@ -83,6 +83,55 @@ fn rule_device(bench: &mut Bench, pod: &str) {
     }))));
 }
 
+/// A claim that others use as well stays allocated while they end. Who was moved away does not come back to the device by it.
+#[test]
+fn a_gang_waits_for_a_claim_whose_device_is_drained_until_it_is_released_or_the_drain_is_over() {
+    let allocated = |is_allocated: bool| {
+        let devices = json!({"results": [
+            {"request": "gpu", "driver": keys::DRIVER, "pool": "n0", "device": "gpu-1"},
+        ]});
+        Object::ResourceClaim(parse(json!({
+            "metadata": {"name": "late-0", "namespace": "ml", "uid": "claim-of-late-0"},
+            "spec": {"devices": {"requests": [
+                {"name": "gpu", "exactly": {"deviceClassName": keys::DEVICE_CLASS_GPU, "allocationMode": "ExactCount", "count": 1}},
+            ]}},
+            "status": if is_allocated { json!({"allocation": {"devices": devices}}) } else { json!({}) },
+        })))
+    };
+    for is_released in [true, false] {
+        let mut bench = running_with(moving(Mode::Enforce), &[], 2);
+        bench.server.put(Object::DeviceTaintRule(parse(json!({
+            "metadata": {"name": "swap"},
+            "spec": {
+                "deviceSelector": {"driver": keys::DRIVER, "pool": "n0", "device": "gpu-1"},
+                "taint": {"key": "example.com/swap", "value": "bob.xid", "effect": "NoSchedule"},
+            },
+        }))));
+        bench.run();
+        bench.gang("late", 1);
+        bench.server.put(allocated(true));
+        pass(&mut bench, 5);
+        let queue = status_of(&bench, "late").queue.unwrap();
+        assert_eq!(queue.reason, Reason::WaitingForRelease, "{}", queue.details);
+        for said in ["late-0", "gpu-1", "DeviceTaintRule swap"] {
+            assert!(queue.details.contains(said), "{said}: {}", queue.details);
+        }
+        if is_released {
+            bench.server.put(allocated(false));
+        } else {
+            let rule = ObjectKey {
+                kind: Kind::DeviceTaintRule,
+                namespace: String::new(),
+                name: "swap".to_owned(),
+            };
+            bench.server.remove(&rule);
+        }
+        pass(&mut bench, 60);
+        let phase = status_of(&bench, "late").phase;
+        assert_eq!(phase, GangPhase::Admitted, "released: {is_released}");
+    }
+}
+
 #[test]
 fn with_move_each_way_to_drain_moves_who_runs_there_once_the_store_has_said_so() {
     for (how, says) in [
