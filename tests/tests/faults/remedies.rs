@@ -182,6 +182,18 @@ async fn remediation(client: &Client, node: &str) -> Result<Option<Remediation>>
     Ok(nodes.get(node).await?.spec.remediation)
 }
 
+/// Waits until the driver tells the controller of no fault of the GPU's node any more: the taint goes a moment earlier.
+async fn is_told_of_nothing(client: &Client, gpu: &TargetGpu) -> Result<()> {
+    let nodes: Api<NodeDevices> = Api::all(client.clone());
+    let what = format!("the controller is told of no fault of {}", gpu.node);
+    eventually(&what, LIMIT, async || {
+        let status = nodes.get(&gpu.node).await?.status.unwrap_or_default();
+        let faults = status.faults.unwrap_or_default();
+        Ok(Progress::when(faults.is_empty(), || format!("{faults:?}")))
+    })
+    .await
+}
+
 /// What a scenario does while the controller lets nodes reset GPUs, and in which other ways it acts. Whatever came of it, it is as it was installed afterwards.
 async fn with_resets(
     cluster: &mut Cluster,
@@ -411,7 +423,11 @@ async fn is_reset_once_it_is_closed(
     })
     .await?;
     // Else it would be opened again.
-    try_join_all(gangs.iter().map(|(_, gpu)| gpu.clear(cluster))).await?;
+    let mended = gangs.iter().map(async |(_, gpu)| {
+        gpu.clear(cluster).await?;
+        is_told_of_nothing(&client, gpu).await
+    });
+    try_join_all(mended).await?;
     reset_breaker(cluster).await?;
     wait_for_breaker(&client, false).await?;
     commands.is_called(RESET, 1, idle).await?;
