@@ -8,16 +8,17 @@ use kube::{Api, ResourceExt};
 use muster_api::{GangPhase, keys};
 use muster_tests::{
     builders::{self, RankProgram},
-    cluster::Cluster,
+    cluster::{Cluster, Program},
     faults::{Fault, TargetGpu},
     gangs,
+    install::Part,
     kubernetes::{self, LIMIT, Progress, always, eventually},
     scenarios,
     suite::Scenario,
     workloads::Workload,
 };
 
-use crate::stage::prepare_team;
+use crate::stage::{prepare_team, restart_controller};
 
 /// Name of the Jobs.
 const JOB: &str = "train";
@@ -48,8 +49,21 @@ async fn a_job_of_which_all_ranks_die_of_a_fault_goes_on_beyond_its_limit(
     let held = TargetGpu::held_by(cluster, &gang.context("a Gang")?).await?;
     let gpu = held.get(&1).and_then(|gpus| gpus.first());
     let gpu = gpu.context("rank 1 has a GPU")?.clone();
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let all = i32::try_from(RANKS)?;
+    // Else the Job is suspended before the last of them has ended, and does not count that one.
+    let controller = Program::Muster(Part::Controller, 0);
+    cluster.service(controller)?.stop().await;
     gpu.inject(Fault::Xid(48))?;
+    let counted = eventually("the Job has counted all of them", LIMIT, async || {
+        let status = jobs.get(JOB).await?.status.unwrap_or_default();
+        let has_counted = status.failed == Some(all);
+        Ok(Progress::when(has_counted, || format!("{status:?}")))
+    })
+    .await;
+    restart_controller(cluster, &[]).await?;
     let judged = async {
+        counted?;
         eventually("the gang begins another attempt", 2 * LIMIT, async || {
             let gang = gangs::find(&client, namespace, &gangs::of_job(JOB)).await?;
             let status = gang.and_then(|gang| gang.status).unwrap_or_default();
@@ -64,14 +78,6 @@ async fn a_job_of_which_all_ranks_die_of_a_fault_goes_on_beyond_its_limit(
             (status.failed_attempts, status.failed_pods) == (0, 0),
             "none failed by itself: {status:?}"
         );
-        let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
-        let all = i32::try_from(RANKS)?;
-        eventually("the Job has counted all of them", LIMIT, async || {
-            let status = jobs.get(JOB).await?.status.unwrap_or_default();
-            let has_counted = status.failed == Some(all);
-            Ok(Progress::when(has_counted, || format!("{status:?}")))
-        })
-        .await?;
         eventually("two attempts are covered", LIMIT, async || {
             let found = limits(&jobs.get(JOB).await?);
             let is_covered = found == (Some(2 * all), Some(format!("{WRITTEN}/{}", 2 * all)));
