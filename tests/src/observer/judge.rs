@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::ResourceExt;
 
 use super::{
-    COVERAGE_BOUND, PARTLY_ENDED_BOUND, RELEASE_BOUND, Verdict, attempts,
+    COVERAGE_BOUND, DOUBT_BOUND, PARTLY_ENDED_BOUND, RELEASE_BOUND, Verdict, attempts,
     charges::Charges,
     claim_names::ClaimNames,
     containers::{Containers, Evidence},
@@ -61,6 +61,7 @@ pub(super) struct Judge {
     slices: BTreeMap<String, Vec<Part>>,
     uncovered: Overdue,
     leaking: Overdue,
+    doubted: Overdue,
     faults: Faults,
     fault_evictions: FaultEvictions,
     outages: Outages,
@@ -92,6 +93,7 @@ impl Default for Judge {
             slices: BTreeMap::new(),
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
+            doubted: Overdue::after(RELEASE_BOUND + DOUBT_BOUND),
             faults: Faults::default(),
             fault_evictions: FaultEvictions::default(),
             outages: Outages::default(),
@@ -169,6 +171,7 @@ impl Judge {
         if self.suspended {
             self.uncovered.shift(passed);
             self.leaking.shift(passed);
+            self.doubted.shift(passed);
             self.gang_lives.shift(passed);
             self.whole_evictions.shift(passed);
             self.faults.shift(passed);
@@ -434,9 +437,14 @@ impl Judge {
         let all = self.everything_left();
         self.findings.checked(S6, all.len());
         let causeless = all.into_iter().filter(|(_, is_caused)| !is_caused);
-        let causeless = causeless.map(|(what, _)| what).collect();
-        for late in self.leaking.note(causeless, self.now_millis) {
-            self.findings.violation(S6, &late);
+        let in_doubt = leaks::in_doubt(&self.world, &self.charges);
+        let (doubted, causeless) = causeless
+            .map(|(what, _)| what)
+            .partition(|what| in_doubt.contains(what));
+        let late = self.leaking.note(causeless, self.now_millis);
+        let late_in_doubt = self.doubted.note(doubted, self.now_millis);
+        for late in late.iter().chain(&late_in_doubt) {
+            self.findings.violation(S6, late);
         }
     }
 }

@@ -72,7 +72,7 @@ pub(super) fn everything(
             let is_caused = own.is_empty()
                 || own.iter().any(|pod| alive.contains(pod))
                 || is_said_to_be_held(world, uid);
-            all.push((format!("claim {uid} is still charged ({place})"), is_caused));
+            all.push((still_charged(uid, place), is_caused));
         }
     }
     for (uid, claim) in &world.claims {
@@ -106,6 +106,31 @@ pub(super) fn everything(
         all.extend(left.map(|part| (format!("{part} of {node} is still cut off"), is_caused)));
     }
     all
+}
+
+fn still_charged(claim: &str, place: &str) -> String {
+    format!("claim {claim} is still charged ({place})")
+}
+
+/// What is charged for pods of Jobs that failed, as [`everything`] calls it: it may not be known at once what they died of, and the attempt is not ended before that.
+pub(super) fn in_doubt(world: &World, charges: &Charges) -> BTreeSet<String> {
+    let has_failed = |uid: &String| {
+        let pod = world.pods.get(uid);
+        pod.is_some_and(|pod| {
+            let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
+            let mut owners = pod.metadata.owner_references.iter().flatten();
+            phase == Some("Failed") && owners.any(|owner| owner.kind == "Job")
+        })
+    };
+    let mut found = BTreeSet::new();
+    for (uid, charged) in &charges.claims {
+        // A permit is due when its own pod has ended.
+        let of_gangs = charged.named_by.iter();
+        let of_gangs = of_gangs.filter(|(place, _)| !place.starts_with("permit on "));
+        let failed = of_gangs.filter(|(_, pods)| pods.iter().any(has_failed));
+        found.extend(failed.map(|(place, _)| still_charged(uid, place)));
+    }
+    found
 }
 
 /// The device that is the whole GPU of a device: who holds a slice keeps others from its GPU, and from the slices that overlap it.

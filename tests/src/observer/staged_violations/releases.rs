@@ -51,6 +51,32 @@ fn a_gang_is_charged_as_a_whole_until_its_last_pod_has_ended_and_no_longer() {
     stage.passes(2_000).is_seen_as("S6");
 }
 
+/// Its Job may fail by what is counted: for a minute it is looked whether anything else ended them (`docs/adr/0047`).
+#[test]
+fn a_gang_of_which_a_pod_of_a_job_failed_is_charged_for_a_minute_longer() {
+    let failed = |owner: &str| {
+        Object::Pod(Box::new(object(&json!({
+            "metadata": {
+                "name": "last", "namespace": "ml", "uid": LAST_POD,
+                "ownerReferences": [{"apiVersion": "v1", "kind": owner, "name": "o", "uid": "o", "controller": true}],
+            },
+            "spec": {"containers": [], "nodeName": "node-0"},
+            "status": {"phase": "Failed"},
+        }))))
+    };
+    for (owner, seconds) in [("Job", 90), ("StatefulSet", 30)] {
+        let mut stage = a_gang_of_which_a_rank_ended(Permits {
+            given: false,
+            ..WITHDRAWN
+        });
+        stage
+            .shows(failed(owner))
+            .passes(seconds * 1_000 - 1_000)
+            .is_all_well();
+        stage.passes(2_000).is_seen_as("S6");
+    }
+}
+
 #[test]
 fn a_permit_is_due_by_its_own_pod_however_long_the_gang_lives() {
     for left in [LIVE, WITHDRAWN] {
