@@ -19,7 +19,7 @@ use muster_api::{
 use muster_protocol::{Config, Mode, ResetLimits};
 
 use crate::{
-    cluster::{BEGIN_SECONDS, Cluster, device_name, node_name},
+    cluster::{Cluster, device_name, node_name},
     progress::Progress,
     world::{World, config},
 };
