@@ -162,6 +162,17 @@ impl Index {
             let nodes = self.pools.nodes_with(driver, pool);
             self.changes.ruled.extend(nodes.iter().cloned());
             self.touched.nodes.extend(nodes);
+            // Who waits for a claim waits for what drains its device.
+            let prefix = match (driver, pool) {
+                (Some(driver), Some(pool)) => device_name(driver, pool, ""),
+                (Some(driver), None) => format!("{driver}/"),
+                (None, _) => String::new(),
+            };
+            for claim in self.allocated_at(&prefix) {
+                let users = self.links.of_claim.of(&claim);
+                let gangs = users.filter_map(|user| self.membership.gang_of(user));
+                self.changes.gangs.extend(gangs.cloned());
+            }
         }
     }
 
@@ -423,18 +434,20 @@ impl Index {
 
     /// A pool came or went: claims that are allocated of it are to be understood anew.
     fn touch_allocated(&mut self, driver: &str, pool: &str) {
-        let prefix = device_name(driver, pool, "");
-        let claims: BTreeSet<NamespacedName> = self
-            .allocations
-            .starting_at(prefix.clone())
-            .take_while(|(device, _)| device.starts_with(&prefix))
+        for claim in self.allocated_at(&device_name(driver, pool, "")) {
+            self.touch_users(&claim);
+        }
+    }
+
+    /// Claims that are allocated devices whose names on their nodes begin so.
+    fn allocated_at(&self, prefix: &str) -> BTreeSet<NamespacedName> {
+        self.allocations
+            .starting_at(prefix.to_owned())
+            .take_while(|(device, _)| device.starts_with(prefix))
             .flat_map(|(_, claims)| claims.iter())
             .filter_map(|uid| self.claim_by_uid(uid.as_str()))
             .map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name))
-            .collect();
-        for claim in claims {
-            self.touch_users(&claim);
-        }
+            .collect()
     }
 }
 

@@ -15,7 +15,6 @@ use muster_cluster::{
 };
 use muster_engine::NodeName;
 
-use super::table::LOOK_AGAIN_SECONDS;
 use crate::{
     Mode, OnCordon,
     admission::evict,
@@ -190,13 +189,6 @@ pub(crate) fn keeps_waiting(
         .filter(|claim| claim.allocated.is_some());
     let mut claims = allocated.filter_map(|claim| context.index.claim_by_uid(claim.uid.as_str()));
     let (claim, found) = claims.find_map(|claim| Some((claim, drained_device(context, claim)?)))?;
-    // Nothing tells that the drain is over.
-    context.has_come(
-        context
-            .now
-            .monotonic_seconds
-            .saturating_add(LOOK_AGAIN_SECONDS),
-    );
     let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
     Some(PendingReason {
         reason: Reason::WaitingForRelease,
