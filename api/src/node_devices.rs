@@ -160,6 +160,10 @@ pub struct GpuFault {
     pub causes: Vec<String>,
     /// When it was first seen.
     pub since: String,
+    /// Whether its driver would not reset the GPU for it now, whatever the controller allows: it has no command for that, or somebody
+    /// has had the GPU open for a while, say. Without it, it would, as far as anybody knows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub reset_hindered: bool,
 }
 
 /// Part of a GPU, in memory slices.

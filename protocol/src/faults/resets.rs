@@ -6,6 +6,11 @@
 //! seen to by a person. So nodes that want a reset count for the circuit breaker as those do that are to be evacuated ([`super::breaker`]): where it
 //! would be too many, it opens before the first. And no more than [`crate::ResetLimits::most_nodes`] are at it at a time.
 //!
+//! **Who would reset nothing, whatever it may, does not count.** A driver says so of a GPU (`resetHindered` of its fault): it has no command for it, or
+//! somebody has had it open for a while. A node where that holds of all such GPUs has no leave, and is not among those that want a reset; else two of
+//! them would keep the breaker of a small cluster open, and with it the recovery of all others. A word of before that is not said any more counts from
+//! the moment at which it is seen: the node waits anew, and is judged before it has leave. A fault of which nothing is said, as by earlier drivers, counts.
+//!
 //! **Order.** A node that is next is chosen; the write of the Ledger that its nodes are judged for names it; once that is seen the node has its place,
 //! and its NodeDevices is told. It has its place until nothing can be under way there, and counts for the window from then on.
 //!
@@ -31,27 +36,44 @@ use std::{
 use muster_api::{NodeDevices, Remediation};
 use muster_engine::{
     NodeName,
-    recovery::{FaultClass, ResetSeen},
+    recovery::{FaultClass, ResetSeen, ResetWish},
 };
 
 use super::held_back;
 use crate::{Machine, Now, poll_context::PollContext};
 
-/// Whether a reset may mend a GPU of the node: the worst that it has is a fault of the class Reset. `None`: nobody can tell. Either no driver has said
-/// what there is, or each GPU that was to be reset has something worse by now: it may not be begun any more, and whether one that was begun has ended
-/// is not known. A GPU falls off the bus in the middle of its reset, say, and the command goes on.
-fn wants(devices: &NodeDevices) -> Option<bool> {
-    let told = devices.status.as_ref()?.faults.as_ref()?;
-    let mut worst: BTreeMap<&str, FaultClass> = BTreeMap::new();
+/// Whether a reset may mend a GPU of the node: the worst that it has is a fault of the class Reset; and if so, whether its driver would reset any, as far
+/// as it has not said otherwise. Nobody can tell where no driver has said what there is, or each GPU that was to be reset has something worse by now: it
+/// may not be begun any more, and whether one that was begun has ended is not known. A GPU falls off the bus in the middle of its reset, say, and the
+/// command goes on.
+fn wish(devices: &NodeDevices) -> ResetWish {
+    let status = devices.status.as_ref();
+    let Some(told) = status.and_then(|status| status.faults.as_ref()) else {
+        return ResetWish::Unknown;
+    };
+    // The worst of each GPU, and whether its driver would reset it for any fault that a reset may mend.
+    let mut gpus: BTreeMap<&str, (FaultClass, bool)> = BTreeMap::new();
     let mut awaits_reset = false;
     for fault in told {
         let class = FaultClass::named(&fault.class);
-        awaits_reset |= class == FaultClass::Reset;
-        let known = worst.entry(&fault.gpu).or_insert(class);
-        *known = class.max(*known);
+        let is_meant = class == FaultClass::Reset;
+        awaits_reset |= is_meant;
+        let (worst, would) = gpus.entry(&fault.gpu).or_insert((class, false));
+        *worst = class.max(*worst);
+        *would |= is_meant && !fault.reset_hindered;
     }
-    let is_wanted = worst.values().any(|class| *class == FaultClass::Reset);
-    (is_wanted || !awaits_reset).then_some(is_wanted)
+    let wanted = gpus.values();
+    let wanted = wanted.filter(|(worst, _)| *worst == FaultClass::Reset);
+    let would: Vec<bool> = wanted.map(|(_, would)| *would).collect();
+    if would.contains(&true) {
+        ResetWish::Reset
+    } else if !would.is_empty() {
+        ResetWish::Hindered
+    } else if awaits_reset {
+        ResetWish::Unknown
+    } else {
+        ResetWish::Nothing
+    }
 }
 
 /// What the driver of a node is told about resets of its GPUs. A node that wants none, or that waits and was never told that it may, is told nothing: so
@@ -61,7 +83,7 @@ pub(crate) fn remediation(
     node: &str,
     devices: &NodeDevices,
 ) -> Option<Remediation> {
-    if wants(devices) != Some(true) {
+    if !wish(devices).is_wanted() {
         return None;
     }
     if context.resets.has_leave(&node.into()) && held_back(context).is_none() {
@@ -70,7 +92,7 @@ pub(crate) fn remediation(
     devices.spec.remediation.map(|_| Remediation::Withheld)
 }
 
-/// The nodes that want a reset, as far as anything is reset at all.
+/// The nodes that want a reset and would do it, as far as anything is reset at all.
 pub(crate) fn wanting(context: PollContext<'_>) -> BTreeSet<NodeName> {
     if context.config.recovery.resets.most_nodes == 0 || !super::acts(context) {
         return BTreeSet::new();
@@ -105,11 +127,13 @@ impl Machine {
         let is_ready = self.health.not_ready_since(node).is_none();
         let told = devices.and_then(|devices| devices.spec.remediation);
         let seen = ResetSeen {
-            wants: devices.filter(|_| is_ready).and_then(wants),
+            wish: devices
+                .filter(|_| is_ready)
+                .map_or(ResetWish::Unknown, wish),
             leave: told.map(|told| told == Remediation::Allowed),
         };
         // Nearly always, for nearly all.
-        let is_nothing = seen.wants != Some(true) && seen.leave != Some(true);
+        let is_nothing = !seen.wish.is_wanted() && seen.leave != Some(true);
         if is_nothing && self.resets.is_empty() {
             return;
         }
@@ -143,26 +167,29 @@ mod tests {
 
     #[test]
     fn a_node_wants_a_reset_where_that_is_the_worst_that_a_gpu_has() {
-        type Case = (&'static [(&'static str, &'static str)], Option<bool>);
+        type Case = (&'static [(&'static str, &'static str)], ResetWish);
         let cases: [Case; 11] = [
-            (&[], Some(false)),
-            (&[("a", "Reset")], Some(true)),
-            (&[("a", "Info"), ("a", "App")], Some(false)),
+            (&[], ResetWish::Nothing),
+            (&[("a", "Reset")], ResetWish::Reset),
+            (&[("a", "Info"), ("a", "App")], ResetWish::Nothing),
             (
                 &[("a", "Contained"), ("b", "Link"), ("c", "Unknown")],
-                Some(false),
+                ResetWish::Nothing,
             ),
-            (&[("a", "Reset"), ("a", "Contained")], Some(true)),
-            (&[("a", "Retire")], Some(false)),
-            (&[("a", "Reboot"), ("b", "Info")], Some(false)),
+            (&[("a", "Reset"), ("a", "Contained")], ResetWish::Reset),
+            (&[("a", "Retire")], ResetWish::Nothing),
+            (&[("a", "Reboot"), ("b", "Info")], ResetWish::Nothing),
             // Whether a reset that was begun before is under way still is not told by this.
-            (&[("a", "Retire"), ("a", "Reset")], None),
-            (&[("a", "Reset"), ("a", "Reboot")], None),
+            (&[("a", "Retire"), ("a", "Reset")], ResetWish::Unknown),
+            (&[("a", "Reset"), ("a", "Reboot")], ResetWish::Unknown),
             (
                 &[("a", "Reboot"), ("a", "Reset"), ("b", "Reset")],
-                Some(true),
+                ResetWish::Reset,
             ),
-            (&[("a", "Reset"), ("a", "NewInALaterVersion")], Some(true)),
+            (
+                &[("a", "Reset"), ("a", "NewInALaterVersion")],
+                ResetWish::Reset,
+            ),
         ];
         for (told, expected) in cases {
             let fault = |(gpu, class): &(&str, &str)| GpuFault {
@@ -171,14 +198,77 @@ mod tests {
                 ..GpuFault::default()
             };
             let mut devices = NodeDevices::new("n0", NodeDevicesSpec::default());
-            assert_eq!(wants(&devices), None, "its driver has not said");
+            assert_eq!(wish(&devices), ResetWish::Unknown, "it has not said");
             devices.status = Some(NodeDevicesStatus::default());
-            assert_eq!(wants(&devices), None, "its driver has not said");
+            assert_eq!(wish(&devices), ResetWish::Unknown, "it has not said");
             devices.status = Some(NodeDevicesStatus {
                 faults: Some(told.iter().map(fault).collect()),
                 ..NodeDevicesStatus::default()
             });
-            assert_eq!(wants(&devices), expected, "{told:?}");
+            assert_eq!(wish(&devices), expected, "{told:?}");
         }
+    }
+
+    #[test]
+    fn a_node_would_reset_a_gpu_unless_it_says_of_each_such_fault_of_all_of_them_that_it_would_not()
+    {
+        type Case = (&'static [(&'static str, &'static str, bool)], ResetWish);
+        let cases: [Case; 7] = [
+            (&[("a", "Reset", true)], ResetWish::Hindered),
+            (
+                &[("a", "Reset", true), ("b", "Reset", true)],
+                ResetWish::Hindered,
+            ),
+            (
+                &[("a", "Reset", true), ("b", "Reset", false)],
+                ResetWish::Reset,
+            ),
+            // A second fault of the same GPU, of which nothing is said yet.
+            (
+                &[("a", "Reset", true), ("a", "Reset", false)],
+                ResetWish::Reset,
+            ),
+            // Of others it is not said.
+            (
+                &[("a", "Reset", true), ("a", "Contained", false)],
+                ResetWish::Hindered,
+            ),
+            (
+                &[("a", "Reset", true), ("b", "Link", false)],
+                ResetWish::Hindered,
+            ),
+            (
+                &[
+                    ("a", "Reset", true),
+                    ("b", "Reset", false),
+                    ("b", "Retire", false),
+                ],
+                ResetWish::Hindered,
+            ),
+        ];
+        for (told, expected) in cases {
+            let fault = |(gpu, class, reset_hindered): &(&str, &str, bool)| GpuFault {
+                gpu: (*gpu).to_owned(),
+                class: (*class).to_owned(),
+                reset_hindered: *reset_hindered,
+                ..GpuFault::default()
+            };
+            let mut devices = NodeDevices::new("n0", NodeDevicesSpec::default());
+            devices.status = Some(NodeDevicesStatus {
+                faults: Some(told.iter().map(fault).collect()),
+                ..NodeDevicesStatus::default()
+            });
+            assert_eq!(wish(&devices), expected, "{told:?}");
+        }
+    }
+
+    #[test]
+    fn of_a_fault_of_which_an_earlier_driver_or_definition_says_nothing_a_reset_would_be_made() {
+        let earlier = serde_json::json!({
+            "device": "gpu-0", "gpu": "a", "class": "Reset", "causes": [], "since": "",
+        });
+        let fault: GpuFault = serde_json::from_value(earlier.clone()).unwrap();
+        assert!(!fault.reset_hindered);
+        assert_eq!(serde_json::to_value(&fault).unwrap(), earlier);
     }
 }

@@ -32,6 +32,22 @@ fn tell_all(bench: &mut Bench, node: &str, classes: &[&str]) {
     bench.run_at_once();
 }
 
+/// The driver of a node tells of a fault of the class Reset, and whether it would reset nothing for it, whatever it may.
+fn tell_hindered(bench: &mut Bench, node: &str, reset_hindered: bool) {
+    let mut devices = bench.server.node_devices(node).unwrap();
+    let fault = muster_api::GpuFault {
+        device: "gpu-0".to_owned(),
+        gpu: "GPU-0".to_owned(),
+        class: "Reset".to_owned(),
+        reset_hindered,
+        ..muster_api::GpuFault::default()
+    };
+    let status = devices.status.get_or_insert_default();
+    status.faults = Some(vec![fault]);
+    bench.server.put(Object::NodeDevices(Arc::new(devices)));
+    bench.run_at_once();
+}
+
 fn remediation(bench: &Bench, node: &str) -> Option<Remediation> {
     let devices = bench.server.node_devices(node);
     devices.unwrap().spec.remediation
@@ -409,6 +425,102 @@ fn s9_where_the_api_server_drops_what_is_recorded_nothing_is_reset() {
     bench.server.prunes = Some(without_breaker);
     tell(&mut bench, "n0", Some("Reset"));
     pass_with_at_most(&mut bench, 100, 2, 0);
+}
+
+/// A monitor has their GPUs open, which nobody ends.
+#[test]
+fn nodes_that_would_reset_nothing_open_no_breaker_and_keep_no_other_from_its_reset() {
+    const NODES: usize = 10;
+    let mut bench = idle(config(), NODES);
+    // As many as may be reset.
+    for node in &names(2) {
+        tell_hindered(&mut bench, node, true);
+    }
+    bench.written.clear();
+    pass(&mut bench, 2 * PATIENCE);
+    assert_eq!(decisive(&bench).len(), 0, "they cost no write");
+    for node in ["n2", "n3"] {
+        tell(&mut bench, node, Some("Reset"));
+    }
+    pass(&mut bench, PATIENCE + 5);
+    assert_eq!(allowed(&bench, NODES), ["n2", "n3"]);
+    assert!(!bench.machine.breaker().is_open);
+    // One of them would by now: it is one too many.
+    tell_hindered(&mut bench, "n0", false);
+    pass(&mut bench, PATIENCE + 5);
+    assert!(bench.machine.breaker().is_open);
+    assert_eq!(remediation(&bench, "n0"), None);
+}
+
+#[test]
+fn s9_nodes_that_would_reset_nothing_are_counted_before_the_first_of_them_is_reset_once_they_would()
+{
+    const NODES: usize = 15;
+    const ALARMED: usize = 9;
+    let mut bench = idle(config(), NODES);
+    for node in names(ALARMED) {
+        tell_hindered(&mut bench, &node, true);
+    }
+    pass(&mut bench, 2 * PATIENCE);
+    assert!(!bench.machine.breaker().is_open);
+    bench.written.clear();
+    // Somebody ends the monitor on all nodes. Their drivers see it one after the other.
+    for node in names(ALARMED) {
+        tell_hindered(&mut bench, &node, false);
+        pass(&mut bench, 2);
+    }
+    pass(&mut bench, PATIENCE + 5);
+    let record = breaker(&bench);
+    assert!(record.opened_at.is_some() && record.drained.is_empty());
+    let message = record.message.unwrap();
+    let says = "9 of 15 nodes want GPUs reset";
+    assert!(message.starts_with(says), "{message}");
+    assert!(!bench.written.iter().any(allows));
+}
+
+#[test]
+fn s9_leave_of_which_nothing_would_come_is_withheld_and_counts_until_what_was_begun_is_long_over() {
+    let mut bench = idle(config(), 10);
+    tell(&mut bench, "n0", Some("Reset"));
+    pass(&mut bench, PATIENCE);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Allowed));
+    tell_hindered(&mut bench, "n0", true);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    // Also where its word is another by then.
+    tell_hindered(&mut bench, "n0", false);
+    pass(&mut bench, RUN_OUT - 10);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    tell_hindered(&mut bench, "n0", true);
+    pass(&mut bench, 15);
+    // From the end of what may have been begun on it counts for the window.
+    pass(&mut bench, 580);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 1);
+    pass(&mut bench, 30);
+    assert_eq!(bench.machine.breaker().evacuated_nodes, 0);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    // Nobody has it open any more.
+    tell_hindered(&mut bench, "n0", false);
+    pass(&mut bench, PATIENCE - 1);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    pass(&mut bench, 3);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Allowed));
+}
+
+#[test]
+fn s9_whoever_takes_over_counts_a_node_that_had_leave_a_moment_ago_whatever_it_says() {
+    const NODES: usize = 3;
+    let mut bench = idle(at_a_time(1), NODES);
+    for node in names(NODES) {
+        tell(&mut bench, &node, Some("Reset"));
+    }
+    pass(&mut bench, PATIENCE + 5);
+    assert_eq!(allowed(&bench, NODES), ["n0"]);
+    tell_hindered(&mut bench, "n0", true);
+    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    bench.machine = Machine::new(at_a_time(1));
+    pass_with_at_most(&mut bench, RUN_OUT - 2, NODES, 0);
+    pass_with_at_most(&mut bench, 2 * PATIENCE, NODES, 1);
+    assert_eq!(allowed(&bench, NODES), ["n1"]);
 }
 
 #[test]
