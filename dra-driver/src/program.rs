@@ -1,7 +1,7 @@
 //! The program: flags, and who is started in which order.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
@@ -402,6 +402,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
         shutdown,
     );
     let (node_devices_sender, node_devices) = value::channel(None);
+    let (hindered_sender, hindered) = value::channel(BTreeMap::new());
     let managed = ManagedPods::new(args.extended_resources.listed())?;
     remedy::spawn(
         remedy::Settings {
@@ -427,6 +428,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
             },
             kubernetes: kubernetes.clone(),
             node_devices: node_devices.clone(),
+            hindered: hindered_sender,
         },
         shutdown,
     );
@@ -501,6 +503,7 @@ async fn start(args: &Args, program: &Program, conditions: Conditions) -> anyhow
             faults: seen_faults.clone(),
             gpus: enumerated.gpus.clone(),
             node_devices: node_devices.clone(),
+            hindered,
         },
         shutdown,
     );

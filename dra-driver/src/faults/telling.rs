@@ -54,6 +54,8 @@ pub struct Settings {
     pub gpus: watch::Receiver<Option<KnownGpus>>,
     /// The object of this node, as the watch shows it.
     pub node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
+    /// Which GPUs would not be reset for their faults now, and which would: by UUID, as far as that is known.
+    pub hindered: watch::Receiver<BTreeMap<String, bool>>,
 }
 
 /// Starts to tell, until shutdown.
@@ -85,6 +87,7 @@ impl Teller {
                 Ok(()) = settings.faults.changed(), if is_told => {}
                 Ok(()) = settings.gpus.changed(), if is_told => {}
                 Ok(()) = settings.node_devices.changed(), if is_told => {}
+                Ok(()) = settings.hindered.changed(), if is_told => {}
                 () = tokio::time::sleep(wait) => continue,
             }
             tokio::time::sleep(SETTLE).await;
@@ -96,6 +99,7 @@ impl Teller {
         let faults = self.settings.faults.borrow_and_update().clone();
         let known = self.settings.gpus.borrow_and_update().clone();
         let object = self.settings.node_devices.borrow_and_update().clone();
+        let hindered = self.settings.hindered.borrow_and_update().clone();
         let are_announced = self.announce(&faults, known.as_ref()).await;
         // Which GPUs there are has to be known: a list without a GPU says that nothing is wrong with it.
         let (Some(known), Some(object)) = (known, object) else {
@@ -106,7 +110,7 @@ impl Teller {
             .as_ref()
             .and_then(|status| status.faults.as_ref());
         let before = said.map(Vec::as_slice).unwrap_or_default();
-        let listed = listed(&faults, &known, before, Timestamp::now());
+        let listed = listed(&faults, &known, &hindered, before, Timestamp::now());
         if said == Some(&listed) {
             return are_announced;
         }
@@ -165,10 +169,12 @@ fn outlines(state: &FaultState) -> BTreeMap<Outline, &Fault> {
     .collect()
 }
 
-/// What is wrong with the GPUs that the node has, the worst first. `before` is what was said last.
+/// What is wrong with the GPUs that the node has, the worst first. `before` is what was said last. Whether a GPU would be reset stands as it was said of that very
+/// fault, as long as nothing else is known: a driver that starts anew has not looked yet.
 fn listed(
     state: &FaultState,
     known: &KnownGpus,
+    hindered: &BTreeMap<String, bool>,
     before: &[GpuFault],
     now: Timestamp,
 ) -> Vec<GpuFault> {
@@ -178,7 +184,7 @@ fn listed(
         let all = faults.unwrap_or_default().iter();
         let first = found.len();
         found.extend(all.map(|fault| {
-            let told = GpuFault {
+            let mut told = GpuFault {
                 device: gpu.gpu.device_name(),
                 gpu: gpu.gpu.uuid.clone(),
                 part: match fault.scope {
@@ -191,7 +197,13 @@ fn listed(
                 class: fault.class.to_string(),
                 causes: fault.causes.keys().take(MOST_CAUSES).cloned().collect(),
                 since: time(fault.first_seen_unix_seconds),
+                reset_hindered: false,
             };
+            // Of others, which would be reset only where NVIDIA's driver asks for it, the controller does not count the node.
+            if fault.class == FaultClass::Reset {
+                let known = hindered.get(&told.gpu).copied();
+                told.reset_hindered = known.unwrap_or_else(|| was_hindered(&told, before));
+            }
             (fault.class, told)
         }));
         if gpu.gone {
@@ -218,6 +230,16 @@ fn listed(
     found.take(NodeDevicesStatus::MOST_FAULTS).collect()
 }
 
+/// Whether it was said of this very fault that it would not be reset for it.
+fn was_hindered(fault: &GpuFault, before: &[GpuFault]) -> bool {
+    let mut before = before.iter();
+    before.any(|it| {
+        let key = |it: &GpuFault| (it.part, it.since.clone());
+        let is_same = it.gpu == fault.gpu && it.class == fault.class && key(it) == key(fault);
+        is_same && it.reset_hindered
+    })
+}
+
 /// The cause of a GPU that NVML does not list any more.
 const LOST: &str = "GPU lost";
 /// Its class: that of XID 79.
@@ -237,6 +259,7 @@ fn lost(gpu: &Gpu, before: &[GpuFault], now: Timestamp) -> GpuFault {
         class: CLASS_OF_LOST.to_string(),
         causes: vec![LOST.to_owned()],
         since: since.unwrap_or_else(|| time(now.as_second())),
+        reset_hindered: false,
     }
 }
 

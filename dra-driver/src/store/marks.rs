@@ -78,6 +78,12 @@ pub enum NotReserved {
     Disk(DiskFailure),
 }
 
+impl NotReserved {
+    fn is_changed(uuid: &str) -> Self {
+        Self::InUse(format!("GPU {uuid} is being changed"))
+    }
+}
+
 impl From<DiskFailure> for NotReserved {
     fn from(failure: DiskFailure) -> Self {
         Self::Disk(failure)
@@ -118,25 +124,11 @@ impl Store {
         let mut guards = BTreeMap::new();
         for uuid in gpus {
             let Some(guard) = self.try_lock_gpu(uuid).map_err(io)? else {
-                let message = format!("GPU {uuid} is being changed");
-                return Err(NotReserved::InUse(message));
+                return Err(NotReserved::is_changed(uuid));
             };
             guards.insert(uuid.clone(), guard);
         }
-        let disk = self.load(&lock)?;
-        if disk.acknowledged.is_none() {
-            let message = "the records of claims are not rebuilt yet";
-            return Err(NotReserved::InUse(message.to_owned()));
-        }
-        for record in disk.records.values().filter(|record| record.holds()) {
-            // One with administrative access has the device as well.
-            let mut devices = record.devices.iter();
-            if let Some(device) = devices.find(|it| gpus.contains(&it.unit.gpu)) {
-                let message = format!("claim {} has {}", record.claim, device.device);
-                return Err(NotReserved::InUse(message));
-            }
-        }
-        is_free(&lock, &disk).map_err(NotReserved::InUse)?;
+        self.have_no_claims(&lock, gpus, is_free)?;
         let reserved = Reserved {
             store: self.clone(),
             guards,
@@ -151,6 +143,46 @@ impl Store {
             }
         }
         Ok(reserved)
+    }
+
+    /// Whether GPUs would be kept for a command if that were asked now ([`Store::reserve`]); else why not. Nothing is locked, or marked, for longer than
+    /// this takes, and no change of a GPU is counted. Blocking, for the time of the one lock.
+    pub fn are_free(
+        &self,
+        gpus: &BTreeSet<String>,
+        is_free: impl FnOnce(&Guard, &Disk) -> Result<(), String>,
+    ) -> Result<(), NotReserved> {
+        let io = |error: std::io::Error| DiskFailure::new(error.to_string());
+        let lock = self.lock().map_err(io)?;
+        for uuid in gpus {
+            if self.changes_of_gpu(uuid).map_err(io)?.is_none() {
+                return Err(NotReserved::is_changed(uuid));
+            }
+        }
+        self.have_no_claims(&lock, gpus, is_free)
+    }
+
+    /// Whether no claim with any of these GPUs is recorded, and `is_free` holds.
+    fn have_no_claims(
+        &self,
+        lock: &Guard,
+        gpus: &BTreeSet<String>,
+        is_free: impl FnOnce(&Guard, &Disk) -> Result<(), String>,
+    ) -> Result<(), NotReserved> {
+        let disk = self.load(lock)?;
+        if disk.acknowledged.is_none() {
+            let message = "the records of claims are not rebuilt yet";
+            return Err(NotReserved::InUse(message.to_owned()));
+        }
+        for record in disk.records.values().filter(|record| record.holds()) {
+            // One with administrative access has the device as well.
+            let mut devices = record.devices.iter();
+            if let Some(device) = devices.find(|it| gpus.contains(&it.unit.gpu)) {
+                let message = format!("claim {} has {}", record.claim, device.device);
+                return Err(NotReserved::InUse(message));
+            }
+        }
+        is_free(lock, &disk).map_err(NotReserved::InUse)
     }
 
     /// The marks of GPUs that nobody has locked, each with the lock, which is held until it is dropped. One that cannot be read keeps its GPU, and hides
@@ -327,14 +359,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let store = store(&directory);
         let told = || match store.reserve(&gpus(), &mark(), |_, _| Ok(())) {
-            Err(NotReserved::InUse(why)) => why,
+            Err(NotReserved::InUse(why)) => {
+                let only_asked = store.are_free(&gpus(), |_, _| Ok(())).unwrap_err();
+                assert_eq!(only_asked.to_string(), why);
+                why
+            }
             other => panic!("{other:?}"),
         };
+        assert!(store.are_free(&gpus(), |_, _| Ok(())).is_ok());
+        let changes = store.changes_of_gpu(GPU).unwrap();
+        assert!(store.are_free(&gpus(), |_, _| Ok(())).is_ok());
+        assert_eq!(store.changes_of_gpu(GPU).unwrap(), changes, "none counted");
         let held = store.lock_gpu("GPU-1").unwrap();
         assert!(told().contains("GPU-1 is being changed"));
         drop(held);
         let refused = store.reserve(&gpus(), &mark(), |_, _| Err("a slice".to_owned()));
         assert_eq!(refused.unwrap_err().to_string(), "a slice");
+        let asked = store.are_free(&gpus(), |_, _| Err("a slice".to_owned()));
+        assert_eq!(asked.unwrap_err().to_string(), "a slice");
         let mut record = Record {
             state: RecordState::Preparing,
             ..prepared(Unit::whole(GPU))

@@ -237,6 +237,18 @@ impl ApiServer {
             .collect()
     }
 
+    /// The devices for whose faults the driver says that it would reset nothing.
+    pub(crate) fn hindered(&self) -> Vec<String> {
+        let objects = self.objects.lock().unwrap();
+        let object = objects.node_devices.get("node-0");
+        let faults = object.and_then(|object| object.pointer("/status/faults"));
+        let faults = faults.and_then(Value::as_array).into_iter().flatten();
+        let hindered = faults.filter(|fault| fault["resetHindered"] == true);
+        hindered
+            .map(|fault| fault["device"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
     /// Events: kind and name of what each is about, and its reason.
     pub(crate) fn events(&self) -> Vec<(String, String, String)> {
         let objects = self.objects.lock().unwrap();

@@ -1,6 +1,6 @@
 //! What is done about faults by commands of the administrator: shell scripts here, which do to the mock library's state what a reset does to a GPU.
 
-use std::{fs, os::unix::fs::symlink, path::Path};
+use std::{fs, os::unix::fs::symlink, path::Path, time::Duration};
 
 use crate::node::Node;
 
@@ -180,6 +180,73 @@ async fn a_gpu_that_a_monitor_has_open_is_not_reset_and_the_monitor_is_named() {
         .await;
     node.eventually("the taint is gone", || node.api.tainted(FAULT).is_empty())
         .await;
+}
+
+#[tokio::test]
+async fn where_there_is_no_command_the_controller_is_told_that_nothing_would_be_reset() {
+    let mut node = Node::new().await;
+    node.api.permit(1, &serde_json::json!([]));
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("the controller is told", || {
+        node.api.hindered() == ["gpu-1"]
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_command_that_cannot_be_run_would_reset_nothing_until_a_driver_looks_anew() {
+    let mut node = with_reset(&["{uuid}"]).await;
+    let script = node.path("reset.sh");
+    let called = node.path("called");
+    let cannot = format!("echo called >> {}; exit 127\n", called.display());
+    fs::write(&script, cannot).unwrap();
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    node.eventually("the controller is told", || {
+        node.api.hindered() == ["gpu-1"]
+    })
+    .await;
+    assert_eq!(lines(&node, "called").len(), 1, "it was tried");
+    node.crash();
+    node.api.remediate("Withheld");
+    node.start().await;
+    // Nobody has the GPU open, and it may not be reset.
+    node.eventually("it would be reset", || node.api.hindered().is_empty())
+        .await;
+    assert_eq!(lines(&node, "called").len(), 1, "it was not tried again");
+    let retold = ("gpu-1".to_owned(), "Reset".to_owned());
+    assert!(node.api.told_faults().contains(&retold));
+}
+
+#[tokio::test]
+async fn that_a_monitor_has_a_gpu_open_is_told_without_leave_and_taken_back_once_it_has_ended() {
+    let mut node = with_reset(&["{uuid}"]).await;
+    node.api.remediate("Withheld");
+    let script = format!("echo called >> {}\n", node.path("called").display());
+    fs::write(node.path("reset.sh"), script).unwrap();
+    let monitor = node.path("proc/4242");
+    fs::create_dir_all(monitor.join("fd")).unwrap();
+    symlink("/usr/bin/nv-hostengine", monitor.join("exe")).unwrap();
+    symlink("/dev/nvidia1", monitor.join("fd/7")).unwrap();
+    node.start().await;
+    let sick = node.gpu("gpu-1").await;
+    node.change(|state| state.card(&sick).recovery_action = 1);
+    // It is refused for 20 s before that.
+    let told = || node.api.hindered() == ["gpu-1"];
+    node.eventually_within(Duration::from_mins(1), "the controller is told", told)
+        .await;
+    assert!(node.log().contains("process 4242 (/usr/bin/nv-hostengine)"));
+    fs::remove_dir_all(&monitor).unwrap();
+    node.eventually("it would be reset", || node.api.hindered().is_empty())
+        .await;
+    assert!(lines(&node, "called").is_empty(), "nobody has allowed it");
+    let gpu_is_marked = node
+        .path(&format!("state/claims/{sick}.hook.json"))
+        .exists();
+    assert!(!gpu_is_marked, "it was only looked at");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@
 //!   [`crate::store::marks`]: which GPUs are kept for one, over a crash.
 //! * [`reset`], [`check`]: what has to be so before, and what becomes of it. [`holders`]: who has a GPU open. [`others`]: who may open one. [`running`]: a check gives way to
 //!   a claim.
-//! * [`resetting`], [`validating`], [`checking`]: the tasks. [`tell`]: Events.
+//! * [`resetting`], [`validating`], [`checking`]: the tasks. [`refused`]: what keeps GPUs from being reset. [`tell`]: Events.
 //!
 //! **The driver never starts a node anew**, and resets nothing that anybody uses.
 
@@ -18,6 +18,7 @@ pub mod in_root;
 pub mod others;
 pub mod plan;
 pub mod processes;
+pub mod refused;
 pub mod reset;
 pub mod resetting;
 pub mod run;
@@ -26,7 +27,11 @@ pub mod settings;
 pub mod tell;
 pub mod validating;
 
-use std::{collections::BTreeSet, path::PathBuf, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+};
 
 use muster_api::NodeDevices;
 use muster_serve::Shutdown;
@@ -85,6 +90,8 @@ pub struct Settings {
     pub kubernetes: Kubernetes,
     /// The object of this node, as the watch shows it.
     pub node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
+    /// Receives which GPUs would not be reset for their faults now, whatever the controller allows, and which would: by UUID, as far as that is known.
+    pub hindered: watch::Sender<BTreeMap<String, bool>>,
 }
 
 /// Starts what there is a command for, until shutdown; and in any case what ends commands that an earlier driver left running.
@@ -94,6 +101,7 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
         tools,
         kubernetes,
         node_devices,
+        hindered,
     } = settings;
     let deep_check = remedies.deep_check();
     if let Some(validation) = remedies.validation() {
@@ -109,6 +117,7 @@ pub fn spawn(settings: Settings, shutdown: &Shutdown) {
         remedies.reset(),
         kubernetes,
         node_devices,
+        hindered,
         shutdown.clone(),
     );
     shutdown.spawn_until_stopped("reset GPUs", resetting.run());

@@ -15,6 +15,8 @@
 //! 3. The command is run, unless the driver is about to stop. What it left is ended.
 //! 4. NVML may be opened again. The locks are given back, the reset is counted and what it proves is noted, both are written, and the marks go.
 //!
+//! Whether it would be done is asked without leave, too ([`would_reset`]): step 1 without that anything is kept, and step 2 as far as that NVML is closed.
+//!
 //! Who is refused in step 1 or 2 has lost nothing, and no reset is counted. If NVML was closed for that it is not tried again soon. From step 3 on the reset counts, also if the driver ends before it has
 //! counted: the mark tells the next one. The proof carries the number that the observations had reached before step 3, so it is about nothing that was
 //! seen later (S7).
@@ -50,6 +52,9 @@ const GRACE: Duration = Duration::from_secs(15);
 /// Why none is begun while the driver stops.
 const STOPS: &str = "the driver is about to stop";
 
+/// Who has GPUs open, by their UUIDs.
+type Holders = BTreeMap<String, BTreeSet<Holder>>;
+
 /// What came of a reset.
 #[derive(Debug)]
 pub enum Outcome {
@@ -70,6 +75,18 @@ pub struct Wanted {
     pub number: u32,
 }
 
+/// Whether a GPU would be reset if that were allowed now; else why not. Nothing is kept, marked or closed for that. Blocking.
+pub fn would_reset(tools: &Tools, order: &ResetOrder, uuid: &str) -> Result<(), String> {
+    let group = group_to_reset(tools, uuid)?;
+    let uuids = uuids_of(&group);
+    let is_free = |lock: &Guard, _: &Disk| have_no_slices_of_others(tools, lock, &group);
+    let are_free = tools.store.are_free(&uuids, is_free);
+    are_free.map_err(|refused| refused.to_string())?;
+    are_unused(tools, order, &group, &minors_of(&group))?;
+    words(tools, &order.order, group.iter())?;
+    Ok(())
+}
+
 /// Resets a GPU, and what is reset with it. Blocking, as long as the command may take.
 pub fn reset(
     tools: &Tools,
@@ -80,12 +97,7 @@ pub fn reset(
     if is_over() {
         return Outcome::Refused(STOPS.to_owned());
     }
-    if !tools.eye.hears_the_log() {
-        let why = "the kernel's log cannot be read, which alone tells of faults of the other GPUs while NVML is closed";
-        return Outcome::Refused(why.to_owned());
-    }
-    let known = tools.answering();
-    let group = match group_of(tools, &known, &wanted.gpu) {
+    let group = match group_to_reset(tools, &wanted.gpu) {
         Ok(group) => group,
         Err(why) => return Outcome::Refused(why),
     };
@@ -97,7 +109,7 @@ pub fn reset(
             number: wanted.number,
         }),
     };
-    let uuids: BTreeSet<String> = group.iter().map(|known| known.gpu.uuid.clone()).collect();
+    let uuids = uuids_of(&group);
     let is_free = |lock: &Guard, _: &Disk| have_no_slices_of_others(tools, lock, &group);
     let reserved = match tools.store.reserve(&uuids, &mark, is_free) {
         Ok(reserved) => reserved,
@@ -128,6 +140,27 @@ pub fn reset(
             not_begun
         }
     }
+}
+
+/// The GPUs that are reset together, where the kernel's log can be read.
+fn group_to_reset(tools: &Tools, uuid: &str) -> Result<Vec<KnownGpu>, String> {
+    if !tools.eye.hears_the_log() {
+        let why = "the kernel's log cannot be read, which alone tells of faults of the other GPUs while NVML is closed";
+        return Err(why.to_owned());
+    }
+    group_of(tools, &tools.answering(), uuid)
+}
+
+fn uuids_of(group: &[KnownGpu]) -> BTreeSet<String> {
+    let uuids = group.iter().map(|known| known.gpu.uuid.clone());
+    uuids.collect()
+}
+
+/// Their UUIDs by the numbers of their device files.
+fn minors_of(group: &[KnownGpu]) -> BTreeMap<u32, String> {
+    let minors = group.iter();
+    let minors = minors.map(|known| (known.gpu.minor, known.gpu.uuid.clone()));
+    minors.collect()
 }
 
 /// The GPUs that are reset together. All of them have to answer: of one that does not nobody knows who uses it.
@@ -191,6 +224,43 @@ fn have_no_new_slices(backend: &Backend, group: &[KnownGpu]) -> Result<(), Strin
     Ok(())
 }
 
+/// Whether the command takes care of a program that has a GPU open.
+fn is_ignored(order: &ResetOrder, holder: &Holder) -> bool {
+    let program = holder.program.as_ref();
+    program.is_some_and(|program| order.ignored_programs.contains(program))
+}
+
+/// Who has the device files of these GPUs open.
+fn open_by(tools: &Tools, minors: &BTreeMap<u32, String>) -> Result<Holders, String> {
+    let open = holders(&tools.proc, minors);
+    open.map_err(|error| format!("who has the GPUs open cannot be told: {error}"))
+}
+
+/// Whether nobody uses these GPUs, nor has them open but for this process, and no slice was made on them.
+fn are_unused(
+    tools: &Tools,
+    order: &ResetOrder,
+    group: &[KnownGpu],
+    minors: &BTreeMap<u32, String>,
+) -> Result<(), String> {
+    let mut users = Holders::new();
+    for known in group {
+        let uuid = &known.gpu.uuid;
+        let processes = tools.eye.backend().processes(uuid);
+        let processes =
+            processes.map_err(|error| format!("who uses GPU {uuid} cannot be told: {error}"))?;
+        let own = processes
+            .iter()
+            .map(|process| Holder::of(&tools.proc, process.pid));
+        users.entry(uuid.clone()).or_default().extend(own);
+    }
+    refuse(&users, |it| is_ignored(order, it))?;
+    have_no_new_slices(tools.eye.backend(), group)?;
+    let own = std::process::id();
+    let open = open_by(tools, minors)?;
+    refuse(&open, |it| it.pid == own || is_ignored(order, it))
+}
+
 /// Runs the command, if nobody has the GPUs open. An error is what came of it if it was not begun.
 fn run(
     tools: &Tools,
@@ -199,41 +269,15 @@ fn run(
     id: &str,
     is_over: impl Fn() -> bool,
 ) -> Result<Ended, Outcome> {
-    let is_ignored = |holder: &Holder| {
-        let program = holder.program.as_ref();
-        program.is_some_and(|program| order.ignored_programs.contains(program))
-    };
-    let mut users: BTreeMap<String, BTreeSet<Holder>> = BTreeMap::new();
-    for known in group {
-        let uuid = &known.gpu.uuid;
-        let processes = tools.eye.backend().processes(uuid);
-        let processes = processes.map_err(|error| {
-            Outcome::Refused(format!("who uses GPU {uuid} cannot be told: {error}"))
-        })?;
-        let own = processes
-            .iter()
-            .map(|process| Holder::of(&tools.proc, process.pid));
-        users.entry(uuid.clone()).or_default().extend(own);
-    }
-    refuse(&users, is_ignored).map_err(Outcome::Refused)?;
-    have_no_new_slices(tools.eye.backend(), group).map_err(Outcome::Refused)?;
-    let minors = group.iter();
-    let minors: BTreeMap<u32, String> = minors
-        .map(|known| (known.gpu.minor, known.gpu.uuid.clone()))
-        .collect();
-    let open = || {
-        let open = holders(&tools.proc, &minors);
-        open.map_err(|error| format!("who has the GPUs open cannot be told: {error}"))
-    };
+    let minors = minors_of(group);
     // NVML is not closed, which all GPUs of the node would feel, as long as somebody else has these open.
-    let own = std::process::id();
-    let by_others = open().and_then(|open| refuse(&open, |it| it.pid == own || is_ignored(it)));
-    by_others.map_err(Outcome::Refused)?;
+    are_unused(tools, order, group, &minors).map_err(Outcome::Refused)?;
     let words = words(tools, &order.order, group.iter()).map_err(Outcome::Refused)?;
     let released = tools.eye.backend().release("a GPU is being reset");
     let released =
         released.map_err(|error| Outcome::InVain(format!("NVML cannot be closed: {error}")))?;
-    let by_anybody = open().and_then(|open| refuse(&open, is_ignored));
+    let by_anybody = open_by(tools, &minors);
+    let by_anybody = by_anybody.and_then(|open| refuse(&open, |it| is_ignored(order, it)));
     by_anybody.map_err(Outcome::InVain)?;
     let run = Run {
         words: &words,
@@ -257,10 +301,7 @@ fn begin(run: &Run<'_>, is_over: impl Fn() -> bool) -> Result<Ended, Outcome> {
     Ok(run.until(is_over))
 }
 
-fn refuse(
-    users: &BTreeMap<String, BTreeSet<Holder>>,
-    is_ignored: impl Fn(&Holder) -> bool,
-) -> Result<(), String> {
+fn refuse(users: &Holders, is_ignored: impl Fn(&Holder) -> bool) -> Result<(), String> {
     let found = users.iter().filter_map(|(uuid, holders)| {
         let counted = holders.iter().filter(|holder| !is_ignored(holder));
         let counted: Vec<String> = counted.map(ToString::to_string).collect();

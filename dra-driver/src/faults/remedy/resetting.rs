@@ -3,6 +3,9 @@
 //! A reset takes nothing from anybody who runs, and is held back all the same while what is done about faults is only told, and while the circuit breaker is
 //! open: a false alarm on many nodes would reset them all. The controller says so in the NodeDevices of the node (`spec.remediation`). What the watch
 //! shows may be old, so before each reset the object is read anew. No answer is no leave (S18).
+//!
+//! Who may not be reset is looked at all the same: whether it would be, if it might, is told to the controller ([`super::refused`]), and what keeps it from that, to
+//! people.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,7 +23,8 @@ use super::{
     Tools,
     plan::{self, Due, Facts},
     processes::Ender,
-    reset::{Outcome, Wanted, reset},
+    refused::{News, Refused},
+    reset::{Outcome, Wanted, reset, would_reset},
     run::How,
     settings::ResetOrder,
 };
@@ -36,14 +40,9 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const LOOK_FOR_LEFT_EVERY: Duration = Duration::from_secs(30);
 /// The recovery action that asks for a reset.
 pub(super) const RESET: u32 = 1;
-/// How long after it was refused a reset is tried again.
-const REFUSED_PAUSE: Duration = Duration::from_secs(5);
-/// The same if NVML was closed for it, and nothing came of that: all GPUs of the node felt it.
-const CLOSED_PAUSE: Duration = Duration::from_mins(5);
-/// For how long a GPU is refused its reset until people are told: whoever used it goes first, in an orderly way.
-const REFUSED_FOR: Duration = Duration::from_mins(1);
-/// How often people are told anew why a GPU is refused its reset, if that is another reason: who has it open may be another process each time.
-const TELL_EVERY: Duration = Duration::from_mins(10);
+/// For how long a GPU may wait for the command that checks it once it was reset, until the controller is told that it is not reset: as long as that may
+/// take as it ships. One that cannot be run is waited for for ever.
+const CHECKED_WITHIN: Duration = Duration::from_mins(10);
 
 /// The task.
 #[derive(Debug)]
@@ -55,29 +54,22 @@ pub(super) struct Resetting {
     shutdown: Shutdown,
     resets: Resets,
     refused: BTreeMap<String, Refused>,
+    /// Since when GPUs that were reset wait to be checked.
+    unchecked: BTreeMap<String, Instant>,
+    /// Receives which GPUs would not be reset for their faults, and which would, as far as that is known.
+    hindered: watch::Sender<BTreeMap<String, bool>>,
     ender: Ender,
 }
 
-/// A GPU that is to be reset, and is not.
-#[derive(Debug)]
-struct Refused {
-    since: Instant,
-    /// When it is tried again.
-    again: Instant,
-    why: String,
-    /// What people were told last, and when.
-    told: Option<(String, Instant)>,
-}
-
-impl Refused {
-    /// Whether people are to be told why, now that it is refused, and tried again after this pause.
-    fn is_news(&self, why: &str, pause: Duration, now: Instant) -> bool {
-        // What takes longer than that is told at once.
-        let is_long = now.duration_since(self.since) + pause >= REFUSED_FOR;
-        let is_other =
-            |(told, at): &(String, Instant)| told != why && now.duration_since(*at) >= TELL_EVERY;
-        is_long && self.told.as_ref().is_none_or(is_other)
-    }
+/// The GPUs that have what a reset mends.
+#[derive(Debug, Default)]
+struct Found {
+    /// To be reset now.
+    wanted: Vec<Wanted>,
+    /// Those for which it cannot even be told whether they are, and why.
+    unknown: BTreeMap<String, String>,
+    /// Reset, and not checked yet.
+    unchecked: BTreeSet<String>,
 }
 
 impl Resetting {
@@ -86,6 +78,7 @@ impl Resetting {
         order: Option<ResetOrder>,
         kubernetes: Kubernetes,
         node_devices: watch::Receiver<Option<Arc<NodeDevices>>>,
+        hindered: watch::Sender<BTreeMap<String, bool>>,
         shutdown: Shutdown,
     ) -> Self {
         Self {
@@ -96,6 +89,8 @@ impl Resetting {
             shutdown,
             resets: Resets::since(Instant::now()),
             refused: BTreeMap::new(),
+            unchecked: BTreeMap::new(),
+            hindered,
             ender: Ender::default(),
         }
     }
@@ -113,8 +108,9 @@ impl Resetting {
                 }
                 look_for_left_at = Instant::now() + LOOK_FOR_LEFT_EVERY;
             }
-            if let Some(order) = self.order.clone() {
-                self.look(&order).await;
+            match self.order.clone() {
+                Some(order) => self.look(&order).await,
+                None => self.say(without_command(&self.tools)),
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
@@ -124,36 +120,92 @@ impl Resetting {
         let tools = self.tools.clone();
         let resets = self.resets.clone();
         let settle = order.settle;
-        let found = tokio::task::spawn_blocking(move || wanted(&tools, &resets, settle)).await;
-        let wanted = match found {
-            Ok(wanted) => wanted,
+        let found = tokio::task::spawn_blocking(move || find(&tools, &resets, settle)).await;
+        let found = match found {
+            Ok(found) => found,
             Err(broken) => {
                 tracing::error!(%broken, "the look for GPUs to reset broke off");
                 return;
             }
         };
+        let Found {
+            wanted,
+            unknown,
+            unchecked,
+        } = found;
+        let now = Instant::now();
+        self.unchecked.retain(|uuid, _| unchecked.contains(uuid));
+        for uuid in unchecked {
+            self.unchecked.entry(uuid).or_insert(now);
+        }
         let names: BTreeSet<&String> = wanted.iter().map(|wanted| &wanted.gpu).collect();
-        self.refused.retain(|uuid, _| names.contains(uuid));
+        self.refused
+            .retain(|uuid, _| names.contains(uuid) || unknown.contains_key(uuid));
+        for (uuid, why) in unknown {
+            if self.is_due(&uuid) {
+                self.refuse(&uuid, why).await;
+            }
+        }
         for wanted in &wanted {
-            let refused = self.refused.get(&wanted.gpu);
-            if refused.is_some_and(|refused| Instant::now() < refused.again) {
-                continue;
-            }
-            if self.one(order, wanted).await {
+            if self.is_due(&wanted.gpu) && self.one(order, wanted).await {
                 // That took its time, and may have been of use to others: what is wanted is looked for anew.
-                return;
+                break;
             }
+        }
+        self.say(self.hindered(Instant::now()));
+    }
+
+    /// Whether a GPU is to be looked at now.
+    fn is_due(&self, uuid: &str) -> bool {
+        let refused = self.refused.get(uuid);
+        refused.is_none_or(|refused| refused.is_due(self.is_told(), Instant::now()))
+    }
+
+    /// Which GPUs would not be reset now, whatever the controller allows, and which would.
+    fn hindered(&self, now: Instant) -> BTreeMap<String, bool> {
+        let refused = self.refused.iter();
+        let refused =
+            refused.filter_map(|(uuid, refused)| Some((uuid.clone(), refused.is_hindered(now)?)));
+        let unchecked = self.unchecked.iter();
+        let late = unchecked.filter(|(_, since)| now.duration_since(**since) >= CHECKED_WITHIN);
+        let late = late.map(|(uuid, _)| (uuid.clone(), true));
+        refused.chain(late).collect()
+    }
+
+    fn say(&self, hindered: BTreeMap<String, bool>) {
+        self.hindered.send_if_modified(|before| {
+            let is_other = *before != hindered;
+            if is_other {
+                *before = hindered;
+            }
+            is_other
+        });
+    }
+
+    /// Looks whether a GPU would be reset, if it might be.
+    async fn look_at(&mut self, order: &ResetOrder, uuid: &str) {
+        let (tools, order, of) = (self.tools.clone(), order.clone(), uuid.to_owned());
+        let looked = move || would_reset(&tools, &order, &of);
+        match tokio::task::spawn_blocking(looked).await {
+            Ok(Ok(())) => {
+                let now = Instant::now();
+                self.of(uuid).found_free(now);
+            }
+            Ok(Err(why)) => self.refuse(uuid, why).await,
+            Err(broken) => tracing::error!(%broken, "the look at a GPU to reset broke off"),
         }
     }
 
     /// Has a GPU reset; whether the command was run.
     async fn one(&mut self, order: &ResetOrder, wanted: &Wanted) -> bool {
-        if let Err(why) = self.is_allowed().await {
-            tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
+        let allowed = self.is_allowed().await;
+        if let Err(why) = self.tools.others.gave_nothing().await {
+            self.refuse(&wanted.gpu, why).await;
             return false;
         }
-        if let Err(why) = self.tools.others.gave_nothing().await {
-            self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await;
+        if let Err(why) = allowed {
+            tracing::debug!(gpu = wanted.gpu, why, "a GPU is not reset");
+            self.look_at(order, &wanted.gpu).await;
             return false;
         }
         let (tools, stop) = (self.tools.clone(), self.shutdown.clone());
@@ -180,50 +232,68 @@ impl Resetting {
                 }
                 return true;
             }
-            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why, REFUSED_PAUSE).await,
-            Ok(Outcome::InVain(why)) => self.refuse(&wanted.gpu, why, CLOSED_PAUSE).await,
+            Ok(Outcome::Refused(why)) => self.refuse(&wanted.gpu, why).await,
+            Ok(Outcome::InVain(why)) => {
+                let now = Instant::now();
+                let news = self.of(&wanted.gpu).was_in_vain(&why, now);
+                self.tell(&wanted.gpu, why, news).await;
+            }
             Err(broken) => tracing::error!(%broken, "the reset of a GPU broke off"),
         }
         false
     }
 
+    /// Whether the watch shows that the controller allows it.
+    fn is_told(&self) -> bool {
+        self.node_devices.borrow().as_deref().is_some_and(allows)
+    }
+
     /// Whether the controller says so, asked now. The watch first, which costs nothing.
     async fn is_allowed(&self) -> Result<(), String> {
-        let says = |object: &NodeDevices| object.spec.remediation == Some(Remediation::Allowed);
-        let is_told = self.node_devices.borrow().as_deref().is_some_and(says);
-        if !is_told {
+        if !self.is_told() {
             return Err("the controller does not allow it".to_owned());
         }
         match self.kubernetes.node_devices().await {
-            Read::Found(object) if says(&object) => Ok(()),
+            Read::Found(object) if allows(&object) => Ok(()),
             Read::Found(_) | Read::Absent => Err("the controller does not allow it".to_owned()),
             Read::Failed(cause) => Err(cause),
         }
     }
 
-    async fn refuse(&mut self, uuid: &str, why: String, pause: Duration) {
+    /// What is known of a GPU.
+    fn of(&mut self, uuid: &str) -> &mut Refused {
+        let new = || Refused::new(Instant::now());
+        self.refused.entry(uuid.to_owned()).or_insert_with(new)
+    }
+
+    async fn refuse(&mut self, uuid: &str, why: String) {
         let now = Instant::now();
-        let refused = self
-            .refused
-            .entry(uuid.to_owned())
-            .or_insert_with(|| Refused {
-                since: now,
-                again: now,
-                why: String::new(),
-                told: None,
-            });
-        refused.again = now + pause;
-        if refused.why != why {
+        let news = self.of(uuid).refuse(&why, now);
+        self.tell(uuid, why, news).await;
+    }
+
+    async fn tell(&self, uuid: &str, why: String, news: News) {
+        if news.is_other {
             tracing::info!(gpu = uuid, why, "a GPU is to be reset, and is not");
-            refused.why.clone_from(&why);
         }
-        if refused.is_news(&why, pause, now) {
-            refused.told = Some((why.clone(), now));
+        if news.is_to_be_told {
             self.tools.metrics.reset_gpu("refused");
             let note = format!("it is to be reset for its fault, and is not: {why}");
             self.tools.teller.warn(uuid, Reason::GpuReset, note).await;
         }
     }
+}
+
+fn allows(object: &NodeDevices) -> bool {
+    object.spec.remediation == Some(Remediation::Allowed)
+}
+
+/// Where there is no command none of the GPUs would be reset that have a fault of that class.
+fn without_command(tools: &Tools) -> BTreeMap<String, bool> {
+    let state = tools.eye.state();
+    let gpus = state.gpus().keys();
+    let wanted = gpus.filter(|uuid| state.wants_reset(uuid, None).is_some());
+    wanted.map(|uuid| (uuid.clone(), true)).collect()
 }
 
 /// When GPUs were reset.
@@ -260,17 +330,31 @@ impl Resets {
     }
 }
 
-/// The GPUs that are to be reset now. One that was reset in vain is noted as one to be exchanged. Blocking.
-fn wanted(tools: &Tools, done: &Resets, settle: Duration) -> Vec<Wanted> {
-    let mut wanted = Vec::new();
-    for known in tools.answering() {
-        let uuid = known.gpu.uuid;
+/// Looks which GPUs are to be reset. One that was reset in vain is noted as one to be exchanged. Blocking.
+fn find(tools: &Tools, done: &Resets, settle: Duration) -> Found {
+    let mut found = Found::default();
+    let known = tools.gpus.borrow().clone().unwrap_or_default();
+    for known in known.gpus.iter().filter(|known| !known.gone) {
+        let uuid = known.gpu.uuid.clone();
         // Most have nothing, whatever NVML says.
         if tools.eye.state().wants_reset(&uuid, Some(RESET)).is_none() {
             continue;
         }
-        let Ok(action) = tools.eye.backend().recovery_action(&uuid) else {
-            continue;
+        let action = if known.silent {
+            Err("the GPU does not answer".to_owned())
+        } else {
+            let action = tools.eye.backend().recovery_action(&uuid);
+            action.map_err(|error| format!("what the GPU wants done cannot be told: {error}"))
+        };
+        let action = match action {
+            Ok(action) => action,
+            Err(why) => {
+                // Others are to be reset only if it says so.
+                if tools.eye.state().wants_reset(&uuid, None).is_some() {
+                    found.unknown.insert(uuid, why);
+                }
+                continue;
+            }
         };
         let (resets, awaits_proof) = {
             let state = tools.eye.state();
@@ -283,15 +367,19 @@ fn wanted(tools: &Tools, done: &Resets, settle: Duration) -> Vec<Wanted> {
             awaits_check: awaits_proof && tools.eye.awaits_first_validation(&uuid),
         };
         match plan::due(facts, settle) {
-            Due::Nothing => {}
-            Due::Reset(number) => wanted.push(Wanted { gpu: uuid, number }),
+            Due::Nothing => {
+                if facts.awaits_check {
+                    found.unchecked.insert(uuid);
+                }
+            }
+            Due::Reset(number) => found.wanted.push(Wanted { gpu: uuid, number }),
             Due::Retire(resets) => {
                 let cause = Cause::ResetInVain(resets);
                 tools.eye.report(&uuid, FaultClass::Retire, cause);
             }
         }
     }
-    wanted
+    found
 }
 
 /// Ends what drivers that have ended left running on GPUs, counts the resets among it, and gives the GPUs free. Blocking, for a bounded time: it is the task that resets GPUs
@@ -361,31 +449,6 @@ mod tests {
         }
         let since = resets.since_last("GPU-0", Some(2));
         assert!(since.is_some_and(|since| since < settle), "{since:?}");
-    }
-
-    #[test]
-    fn whoever_keeps_a_gpu_from_being_reset_is_told_after_a_minute_and_others_ten_minutes_later() {
-        let since = Instant::now();
-        let at = |seconds| since + Duration::from_secs(seconds);
-        let mut refused = Refused {
-            since,
-            again: since,
-            why: String::new(),
-            told: None,
-        };
-        assert!(!refused.is_news("process 1", REFUSED_PAUSE, at(50)));
-        assert!(refused.is_news("no program", CLOSED_PAUSE, at(0)));
-        assert!(refused.is_news("process 1", REFUSED_PAUSE, at(55)));
-        refused.told = Some(("process 1".to_owned(), at(55)));
-        for (why, seconds, is_news) in [
-            ("process 1", 5_000, false),
-            ("process 2", 60, false),
-            ("process 2", 654, false),
-            ("process 2", 655, true),
-        ] {
-            let told = refused.is_news(why, REFUSED_PAUSE, at(seconds));
-            assert_eq!(told, is_news, "{why} {seconds}");
-        }
     }
 
     #[test]

@@ -29,7 +29,8 @@ fn known(count: u32) -> KnownGpus {
 
 /// What is told at this time after that.
 fn told(state: &FaultState, known: &KnownGpus, before: &[GpuFault], at: i64) -> Vec<GpuFault> {
-    listed(state, known, before, Timestamp::from_second(at).unwrap())
+    let at = Timestamp::from_second(at).unwrap();
+    listed(state, known, &BTreeMap::new(), before, at)
 }
 
 fn see(state: &mut FaultState, gpu: &str, class: FaultClass, scope: Scope, xid: u32) {
@@ -96,6 +97,7 @@ fn a_gpu_that_is_lost_without_a_word_is_told_as_one_for_which_the_machine_has_to
         class: "Reboot".to_owned(),
         causes: vec!["GPU lost".to_owned()],
         since: time(NOW),
+        reset_hindered: false,
     };
     assert_eq!(first, [expected]);
     // What was said is not said anew with every look, also not by a driver that has started since.
@@ -162,4 +164,43 @@ fn people_are_told_what_is_wrong_with_which_gpu() {
     let event = event("node-0", "u", fault.class, note, Timestamp::UNIX_EPOCH);
     assert_eq!(event.reason.as_deref(), Some("GpuFault"));
     assert_eq!(event.type_.as_deref(), Some("Warning"));
+}
+
+#[test]
+fn that_a_gpu_would_not_be_reset_is_said_of_its_fault_and_stands_until_it_is_known_otherwise() {
+    let mut state = FaultState::default();
+    see(&mut state, "GPU-0", FaultClass::Contained, Scope::Gpu, 94);
+    see(&mut state, "GPU-0", FaultClass::Reset, Scope::Gpu, 48);
+    see(&mut state, "GPU-1", FaultClass::Reset, Scope::Gpu, 48);
+    let (known, at) = (known(2), Timestamp::from_second(NOW).unwrap());
+    let said = |faults: &[GpuFault]| -> Vec<String> {
+        let hindered = faults.iter().filter(|fault| fault.reset_hindered);
+        hindered
+            .map(|fault| format!("{} {}", fault.gpu, fault.class))
+            .collect()
+    };
+    // What is known, what was said before, and what is said then.
+    let none: &[&str] = &[];
+    let first: &[&str] = &["GPU-0 Reset"];
+    let mut before = Vec::new();
+    for (word, expected) in [
+        (None, none),
+        (Some(true), first),
+        (None, first),
+        (Some(false), none),
+        (None, none),
+        (Some(true), first),
+    ] {
+        let hindered = word.map(|word| ("GPU-0".to_owned(), word));
+        let hindered: BTreeMap<String, bool> = hindered.into_iter().collect();
+        before = listed(&state, &known, &hindered, &before, at);
+        assert_eq!(said(&before), expected, "{word:?}");
+    }
+    // Another fault of the same GPU was never spoken of.
+    let mut other = before.clone();
+    for fault in &mut other {
+        fault.since = time(NOW - 1);
+    }
+    let told = listed(&state, &known, &BTreeMap::new(), &other, at);
+    assert_eq!(said(&told), none);
 }
