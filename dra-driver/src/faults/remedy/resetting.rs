@@ -108,9 +108,10 @@ impl Resetting {
                 }
                 look_for_left_at = Instant::now() + LOOK_FOR_LEFT_EVERY;
             }
-            match self.order.clone() {
-                Some(order) => self.look(&order).await,
-                None => self.say(without_command(&self.tools)),
+            if let Some(order) = self.order.clone() {
+                self.look(&order).await;
+            } else {
+                self.say(without_command(&self.tools));
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
