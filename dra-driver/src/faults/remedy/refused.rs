@@ -32,8 +32,6 @@ pub struct Refused {
     since: Option<Instant>,
     /// When it is looked at again.
     again: Instant,
-    /// How long after the last time that is.
-    pause: Duration,
     /// How often in a row NVML was closed for it in vain.
     in_vain: u32,
     /// Why it is refused.
@@ -57,7 +55,6 @@ impl Refused {
         Self {
             since: None,
             again: now,
-            pause: Duration::ZERO,
             in_vain: 0,
             why: String::new(),
             told: None,
@@ -67,12 +64,12 @@ impl Refused {
     /// It was found free.
     pub fn found_free(&mut self, now: Instant) {
         self.since = None;
-        self.wait(LOOK_AGAIN, now);
+        self.again = now + LOOK_AGAIN;
     }
 
     /// It cannot be reset now.
     pub fn refuse(&mut self, why: &str, now: Instant) -> News {
-        self.wait(REFUSED_PAUSE, now);
+        self.again = now + REFUSED_PAUSE;
         self.note(why, now)
     }
 
@@ -81,7 +78,7 @@ impl Refused {
         let doublings = self.in_vain.min(16);
         self.in_vain = self.in_vain.saturating_add(1);
         let pause = CLOSED_PAUSE.saturating_mul(1 << doublings);
-        self.wait(pause.min(LONGEST_CLOSED_PAUSE), now);
+        self.again = now + pause.min(LONGEST_CLOSED_PAUSE);
         self.note(why, now)
     }
 
@@ -91,17 +88,12 @@ impl Refused {
     }
 
     /// Whether it would not be reset now, whatever the controller allows; `None`: that is not known yet, and what was said before stands.
-    pub fn is_hindered(&self, now: Instant) -> Option<bool> {
+    pub fn is_hindered(&self) -> Option<bool> {
         match self.since {
             None => Some(false),
-            Some(since) if self.is_long(since, HINDERED_FOR, now) => Some(true),
+            Some(since) if self.is_refused_for(HINDERED_FOR, since) => Some(true),
             Some(_) => None,
         }
-    }
-
-    fn wait(&mut self, pause: Duration, now: Instant) {
-        self.pause = pause;
-        self.again = now + pause;
     }
 
     fn note(&mut self, why: &str, now: Instant) -> News {
@@ -113,7 +105,7 @@ impl Refused {
         let is_news =
             |(told, at): &(String, Instant)| told != why && now.duration_since(*at) >= TELL_EVERY;
         let is_to_be_told =
-            self.is_long(since, REFUSED_FOR, now) && self.told.as_ref().is_none_or(is_news);
+            self.is_refused_for(REFUSED_FOR, since) && self.told.as_ref().is_none_or(is_news);
         if is_to_be_told {
             self.told = Some((why.to_owned(), now));
         }
@@ -123,9 +115,10 @@ impl Refused {
         }
     }
 
-    /// Whether it will have been refused for so long when it is looked at again. What takes longer than that is told at once.
-    fn is_long(&self, since: Instant, limit: Duration, now: Instant) -> bool {
-        now.duration_since(since) + self.pause >= limit
+    /// Whether it will have been refused for so long when it is looked at again: what takes longer than that is told at once. No time counts in which
+    /// nobody has looked.
+    fn is_refused_for(&self, limit: Duration, since: Instant) -> bool {
+        self.again.duration_since(since) >= limit
     }
 }
 
@@ -167,18 +160,17 @@ mod tests {
         let begin = Instant::now();
         let mut refused = Refused::new(begin);
         refused.found_free(begin);
-        assert_eq!(refused.is_hindered(begin), Some(false));
+        assert_eq!(refused.is_hindered(), Some(false));
         for (seconds, expected) in [(2, None), (10, None), (16, None), (17, Some(true))] {
             let _ = refused.refuse("process 1", at(begin, seconds));
-            let hindered = refused.is_hindered(at(begin, seconds));
-            assert_eq!(hindered, expected, "{seconds}");
+            assert_eq!(refused.is_hindered(), expected, "{seconds}");
         }
         // Sooner than the controller gives a node its turn.
         assert!(HINDERED_FOR < Duration::from_secs(30) && LOOK_AGAIN < Duration::from_secs(30));
         refused.found_free(at(begin, 22));
-        assert_eq!(refused.is_hindered(at(begin, 22)), Some(false));
+        assert_eq!(refused.is_hindered(), Some(false));
         let _ = refused.refuse("process 1", at(begin, 37));
-        assert_eq!(refused.is_hindered(at(begin, 37)), None, "it begins anew");
+        assert_eq!(refused.is_hindered(), None, "it begins anew");
     }
 
     #[test]
@@ -190,11 +182,11 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..40 {
             let _ = refused.was_in_vain("status 127", now);
-            assert_eq!(refused.is_hindered(now), Some(true));
-            pauses.push(refused.pause.as_secs() / 60);
+            assert_eq!(refused.is_hindered(), Some(true));
+            pauses.push((refused.again - now).as_secs() / 60);
             // Neither before that nor for the leave that it still has.
-            assert!(!refused.is_due(true, now + refused.pause - Duration::from_secs(1)));
-            now += refused.pause;
+            assert!(!refused.is_due(true, refused.again - Duration::from_secs(1)));
+            now = refused.again;
             assert!(refused.is_due(false, now));
             // Nobody has it open, and what the command says of it is known once it is run.
             refused.found_free(now);

@@ -166,7 +166,7 @@ impl Resetting {
     fn hindered(&self, now: Instant) -> BTreeMap<String, bool> {
         let refused = self.refused.iter();
         let refused =
-            refused.filter_map(|(uuid, refused)| Some((uuid.clone(), refused.is_hindered(now)?)));
+            refused.filter_map(|(uuid, refused)| Some((uuid.clone(), refused.is_hindered()?)));
         let unchecked = self.unchecked.iter();
         let late = unchecked.filter(|(_, since)| now.duration_since(**since) >= CHECKED_WITHIN);
         let late = late.map(|(uuid, _)| (uuid.clone(), true));
