@@ -221,6 +221,10 @@ pub struct GangStatus {
     /// Job fails, unless the gang says how often it may be started anew.
     #[serde(default, skip_serializing_if = "is_none_yet")]
     pub failed_pods: i32,
+    /// How many pods its earlier attempts had together. So many of them failed at most, whatever ended the attempts: the `backoffLimit` of its Job is
+    /// raised to cover them as well, though the Job is told to make fewer pods by now.
+    #[serde(default, skip_serializing_if = "is_none_yet")]
+    pub pods_of_past_attempts: i32,
     /// That its attempt is to give way to another gang, or was evicted for it and holds something still, or that it is to go since its Team uses
     /// more than it may; absent while it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]

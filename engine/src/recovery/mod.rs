@@ -18,4 +18,4 @@ pub use drain::{DrainAction, DrainFacts, Ends, Stays, drain};
 pub use fault::{Consequence, DeviceFault, FaultClass, FaultKind, consequence};
 pub use force::{ForceNode, ForcePolicy, ForceWord, HangingPod, NotForced, may_force};
 pub use resets::{ResetLimits, ResetNews, ResetSeen, ResetTurns, ResetWish};
-pub use restarts::{Restarts, failures_until};
+pub use restarts::{PodsOfAttempts, Restarts};

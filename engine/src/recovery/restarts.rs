@@ -17,20 +17,37 @@ impl Restarts {
         self.failed_attempts > self.most
     }
 
-    /// How many failures are no reason yet to give up, if so many pods run at once.
-    ///
-    /// An attempt costs at most each of its pods, whatever ended it. So many attempts there were, this one included; and so many times it may
-    /// still be started anew.
-    pub fn failures_covered(self, pods: u32) -> u32 {
+    /// How many failures are no reason yet to give up, if its attempts have so many pods: what those may cost that there were, this one included, and
+    /// those by which it may still be started anew.
+    pub fn failures_covered(self, pods: PodsOfAttempts) -> u32 {
         let left = self.most.saturating_sub(self.failed_attempts);
-        failures_until(self.attempt.saturating_add(left), pods)
+        pods.failures_until(self.attempt, left)
     }
 }
 
-/// How many failures so many attempts may have cost whoever makes the pods, if so many pods run at once: each attempt at most all of its pods,
-/// whatever ended it.
-pub fn failures_until(attempts: u32, pods: u32) -> u32 {
-    pods.saturating_mul(attempts)
+/// How many pods the attempts of a gang have, which may be another number for each: whoever makes the pods may be told to make fewer, or more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PodsOfAttempts {
+    /// All attempts before this one had so many together, as far as that is known.
+    pub before: u32,
+    /// This one has so many at most.
+    pub now: u32,
+    /// Each one after this has so many, as whoever makes them was told by now.
+    pub next: u32,
+}
+
+impl PodsOfAttempts {
+    /// How many failures the attempt of this number, those before it, and so many after it (`more`) may cost whoever makes the pods: each attempt at most all
+    /// of its pods, whatever ended it.
+    ///
+    /// Of attempts of which it is not known how many pods they had, it is as many as the next one has. Where that is known, it is never less from one attempt
+    /// to the next than before, though later ones are smaller.
+    pub fn failures_until(self, attempt: u32, more: u32) -> u32 {
+        let counted = self.before.saturating_add(self.now);
+        let counted = counted.saturating_add(self.next.saturating_mul(more));
+        let alike = self.next.saturating_mul(attempt.saturating_add(more));
+        counted.max(alike)
+    }
 }
 
 #[cfg(test)]
@@ -43,6 +60,57 @@ mod tests {
             failed_attempts,
             attempt,
         }
+    }
+
+    /// So many pods, of which nobody counted those before.
+    fn equal(pods: u32) -> PodsOfAttempts {
+        PodsOfAttempts {
+            before: 0,
+            now: pods,
+            next: pods,
+        }
+    }
+
+    #[test]
+    fn what_larger_attempts_may_have_cost_is_covered_as_well_once_they_are_smaller() {
+        // Eight pods each, and two from the third attempt on.
+        let mut before = 0;
+        let mut covered = (0, 0);
+        for attempt in 1..20 {
+            let now = if attempt < 3 { 8 } else { 2 };
+            let pods = PodsOfAttempts {
+                before,
+                now,
+                next: now,
+            };
+            let spent = before + now;
+            let found = (
+                pods.failures_until(attempt, 0),
+                restarts(0, 0, attempt).failures_covered(pods),
+            );
+            assert!(found.0 >= spent && found.1 >= spent, "{pods:?}: {found:?}");
+            assert!(found.0 >= covered.0 && found.1 >= covered.1, "{pods:?}");
+            assert!(
+                restarts(3, 0, attempt).failures_covered(pods) >= spent + 3 * now,
+                "{pods:?}"
+            );
+            covered = found;
+            before = spent;
+        }
+        assert_eq!(before, 2 * 8 + 17 * 2);
+        // One that is told to make more may have been larger before it was counted.
+        let grown = PodsOfAttempts {
+            before: 2,
+            now: 8,
+            next: 8,
+        };
+        assert_eq!(grown.failures_until(2, 0), 16);
+        let most = PodsOfAttempts {
+            before: u32::MAX,
+            now: u32::MAX,
+            next: u32::MAX,
+        };
+        assert_eq!(most.failures_until(u32::MAX, u32::MAX), u32::MAX);
     }
 
     #[test]
@@ -62,10 +130,10 @@ mod tests {
     #[test]
     fn before_its_first_start_all_pods_of_all_attempts_that_it_may_have_are_covered() {
         for (pods, most, covered) in [(8, 0, 8), (8, 3, 32), (4_096, 1_000, 4_100_096)] {
-            assert_eq!(restarts(most, 0, 1).failures_covered(pods), covered);
+            assert_eq!(restarts(most, 0, 1).failures_covered(equal(pods)), covered);
         }
         assert_eq!(
-            restarts(u32::MAX, 0, u32::MAX).failures_covered(2),
+            restarts(u32::MAX, 0, u32::MAX).failures_covered(equal(2)),
             u32::MAX
         );
     }
@@ -73,18 +141,18 @@ mod tests {
     #[test]
     fn an_attempt_that_ended_by_a_fault_costs_none_of_the_restarts_and_is_covered_as_well() {
         // Of five attempts one failed by itself; the others broke, and left failed pods perhaps.
-        assert_eq!(restarts(3, 1, 6).failures_covered(8), 8 * (6 + 2));
+        assert_eq!(restarts(3, 1, 6).failures_covered(equal(8)), 8 * (6 + 2));
         // Whatever ends them, what is covered never shrinks.
         let mut before = 0;
         for attempt in 1..20 {
             for failed in 0..=3_u32.min(attempt - 1) {
-                let covered = restarts(3, failed, attempt).failures_covered(8);
+                let covered = restarts(3, failed, attempt).failures_covered(equal(8));
                 let next = [
                     restarts(3, failed, attempt + 1),
                     restarts(3, failed + 1, attempt + 1),
                 ];
                 for next in next {
-                    assert!(next.failures_covered(8) >= covered, "{next:?}");
+                    assert!(next.failures_covered(equal(8)) >= covered, "{next:?}");
                 }
                 before = before.max(covered);
             }

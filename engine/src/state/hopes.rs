@@ -88,6 +88,11 @@ impl Asks {
         }
     }
 
+    /// Its own Team, and the root of its tree: gangs there whose priority is less than these.
+    pub(super) fn sides(self) -> [(NodeId, i64); 2] {
+        [self.own, self.others]
+    }
+
     /// Of those, the gangs of its own Team.
     pub(super) fn only_its_own(self) -> Self {
         let (root, _) = self.others;
@@ -337,7 +342,10 @@ impl State {
 
     /// A gang can be asked to give way from now on, that could not before or by others only.
     pub(super) fn note_can_be_asked(&mut self, gang: &GangUid) {
-        if (self.hopes.sums.is_empty() && self.hopes.takes_no_turns()) || self.tree_is_stale {
+        let does_nobody_wait = self.hopes.sums.is_empty()
+            && self.hopes.takes_no_turns()
+            && self.keeps.comers.are_awaited_by_nobody();
+        if does_nobody_wait || self.tree_is_stale {
             return;
         }
         for delta in self.charges_of(gang) {
@@ -351,7 +359,9 @@ impl State {
     /// Of those who can be asked others may go first from now on, or this gang is not one of them any more. Who goes first decides whether the
     /// Team of the next one borrows still: whoever searched in vain for no other cause may find enough in another order.
     pub(super) fn note_other_order(&mut self, gang: &GangUid) {
-        if self.hopes.takes_no_turns() || self.tree_is_stale {
+        let does_nobody_wait =
+            self.hopes.takes_no_turns() && self.keeps.comers.are_awaited_by_nobody();
+        if does_nobody_wait || self.tree_is_stale {
             return;
         }
         let Some(priority) = self.running.get(gang).map(|told| told.priority) else {
@@ -369,6 +379,7 @@ impl State {
         let roots = in_cohorts.filter(matters).map(|team| tree.root_of(team));
         for root in roots.collect::<BTreeSet<NodeId>>() {
             self.hopes.go_in_another_order(root, priority);
+            self.keeps.comers.go_in_another_order(root, priority);
         }
     }
 
@@ -386,6 +397,7 @@ impl State {
             is_asked |= self.hopes.hoping.of(at, priority).next().is_some();
             at_once.extend(self.hopes.can_be_asked(at, priority));
         }
+        self.keeps.comers.can_be_asked(team, others, priority, pair);
         if is_asked {
             self.note_came(team, pair, amount);
         }
@@ -399,6 +411,7 @@ impl State {
         let tree = &self.moments.afterwards;
         let (root, above) = (tree.root_of(node), tree.parent_of(node));
         let at_once = self.hopes.can_be_asked(root, i32::MIN);
+        self.keeps.comers.begin_to_borrow(node, root, pair);
         if let Some(above) = above
             && self.hopes.hoping.of(root, i32::MIN).next().is_some()
         {
@@ -418,10 +431,14 @@ impl State {
 
     /// What is charged at a node afterwards changes.
     pub(super) fn note_charged(&mut self, node: NodeId, amount: i128) {
+        let root = self.moments.afterwards.root_of(node);
+        // What is charged no longer is noticed by those that recover as what came free.
+        if amount > 0 {
+            self.keeps.comers.note_charged(root);
+        }
         if self.hopes.takes_no_turns() {
             return;
         }
-        let root = self.moments.afterwards.root_of(node);
         self.hopes.happened(Lacking::Time, root);
         if amount < 0 {
             self.hopes.happened(Lacking::Place, root);
@@ -432,6 +449,7 @@ impl State {
     pub(super) fn note_rights(&mut self) {
         self.hopes
             .happened_everywhere(|lacking| lacking >= Lacking::Place);
+        self.keeps.comers.note_rights();
     }
 
     /// Has those who wait for it notice what happened to nodes.

@@ -21,6 +21,7 @@ use super::{
     hopes::{Asks, Hope, Lacking},
     ids::{ClassId, GangId, ShapeId, TeamId},
     judge::{Candidate, Fitting},
+    recovering::Lacks,
     reservations::Reservation,
     team::Refusing,
     work::Work,
@@ -146,6 +147,14 @@ impl ByShare {
 }
 
 impl InVain {
+    /// What it lacks besides quota.
+    pub(super) fn lacks(&self) -> Lacks {
+        Lacks {
+            most: self.lacking.last().copied(),
+            larger_shares: !self.shares.is_empty(),
+        }
+    }
+
     /// Some can be asked later, or may be left alone no longer.
     fn note_preemptable(&mut self, preemptable: &Preemptable) {
         let more_at = [self.more_at, preemptable.more_at];

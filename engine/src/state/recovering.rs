@@ -19,7 +19,7 @@
 //! **Who is judged when.** Once the gang waits again it does not stand in line, but is judged before anybody else, as if nothing were kept for
 //! it: in the domain in which it was, then in those around it, then anywhere; nor does a strict order hold it up, which did not while it ran. What it gets
 //! need not be what is kept, but is no more than it held: for more it stands in line. If it has no room, that is not asked
-//! again before something came free, or it may preempt others by time alone; and of many just so many are asked by one call that an event costs the same however many wait ([`turns`]). Where nobody's leaving
+//! again before something came free, or somebody came whom it may preempt ([`comers`]), be it by time alone; and of many just so many are asked by one call that an event costs the same however many wait ([`turns`]). Where nobody's leaving
 //! helps but that of somebody who may be preempted, others give way to it, as to any gang that waits, and what was kept becomes part of what is kept then
 //! ([`super::reservations`]).
 //!
@@ -29,6 +29,7 @@
 //! lowered limit leaves it.
 
 mod alike;
+mod comers;
 mod judging;
 mod keep;
 mod keeps;
@@ -41,6 +42,7 @@ mod turns;
 
 use std::{collections::BTreeMap, sync::Arc};
 
+pub(super) use comers::Lacks;
 use keep::Keep;
 pub(super) use keeps::Keeps;
 

@@ -139,6 +139,33 @@ fn an_event_costs_the_same_with_10_000_gangs_that_recover_and_wait_as_with_1_000
     assert!(many.1 <= 2 * few.1, "looks: {few:?}, then {many:?}");
 }
 
+/// It is too small for each of them, which they have to find out.
+#[test]
+fn somebody_whom_they_may_preempt_costs_the_same_with_10_000_that_recover_as_with_1_000() {
+    let looks = |count: usize| {
+        let mut recovery = Recovery::with(&vec![8; count], PREEMPTS, 100, |_| Vec::new());
+        recovery.happens(0, &[], Beside::Comes(4, 0));
+        let held = hold(&victim_pod(0), "a", "n00", &[0, 1, 2, 3]);
+        recovery.state.apply(Update::Hold(held));
+        assert!(recovery.settle().is_empty(), "{count}");
+        let at_rest = recovery.decide();
+        assert_eq!(at_rest.visited.recovering, 0, "{count}");
+        let low = with_priority(-1, gang(&victim(0), "a", 1, 1));
+        let running = running_since(Timestamp(recovery.now), &low);
+        recovery.state.apply(Update::Running(running));
+        let before = recovery.state.visited();
+        let decisions = recovery.decide();
+        assert!(decisions.preemptions.is_empty(), "{count}");
+        let looks = recovery.state.visited() - before;
+        (decisions.visited.recovering, looks)
+    };
+    let (few, many) = (looks(1_000), looks(10_000));
+    println!("{few:?}, then {many:?}");
+    assert!(few.0 > 0, "somebody was asked");
+    assert!(many.0 <= 2 * few.0, "asked: {few:?}, then {many:?}");
+    assert!(many.1 <= 2 * few.1, "looks: {few:?}, then {many:?}");
+}
+
 #[test]
 fn all_of_300_are_served_in_order_once_room_comes_free() {
     for preemption in [PreemptionPolicy::NEVER, PREEMPTS] {

@@ -137,6 +137,7 @@ fn told_by(gang: &Gang) -> GangStatus {
         evictions: status.evictions.clone(),
         failed_attempts: status.failed_attempts,
         failed_pods: status.failed_pods,
+        pods_of_past_attempts: status.pods_of_past_attempts,
         preemption: status.preemption.clone(),
         reservation: status.reservation.clone(),
         recovery: status.recovery.clone(),
@@ -172,6 +173,7 @@ impl Difference {
                 evictions,
                 failed_attempts,
                 failed_pods,
+                pods_of_past_attempts,
                 preemption,
                 reservation,
                 recovery,
@@ -181,7 +183,7 @@ impl Difference {
             let evicted = (
                 requeue_at,
                 evictions,
-                (failed_attempts, failed_pods),
+                (failed_attempts, failed_pods, pods_of_past_attempts),
                 preemption,
                 reservation,
                 recovery,
@@ -239,7 +241,7 @@ pub(crate) fn attempt_after(
 ) -> Option<ApiRequest> {
     let mut request = next_attempt(context, &plan.key, gang)?;
     if let ApiRequest::ReplaceGangStatus { status, .. } = &mut request {
-        count_failure(context, plan, None, status);
+        count_attempt(context, plan, None, status);
         status.recovery = recovery::after(context, gang, plan, None, status);
         if status.recovery.is_some() {
             status.proposal = Some(plan.to_proposal());
@@ -249,13 +251,23 @@ pub(crate) fn attempt_after(
     Some(request)
 }
 
-/// Counts the attempt that ends, and its pods that failed, if that was by themselves.
-fn count_failure(
+/// Counts the pods of the attempt that ends, and, if those that failed did so by themselves, these and the attempt.
+fn count_attempt(
     context: PollContext<'_>,
     plan: &Plan,
     cause: Option<Reason>,
     status: &mut GangStatus,
 ) {
+    let pods = i32::try_from(plan.ranks.len()).unwrap_or(i32::MAX);
+    let before = match status.pods_of_past_attempts {
+        // Nobody counted those before, if there were any: they are taken to have been as large.
+        0 => {
+            let attempts = plan.attempt.saturating_sub(1).max(0);
+            pods.saturating_mul(i32::try_from(attempts).unwrap_or(i32::MAX))
+        }
+        counted => counted,
+    };
+    status.pods_of_past_attempts = before.saturating_add(pods);
     let failed = restarts::failed_by_themselves(context, plan, cause);
     if failed > 0 {
         status.failed_attempts = status.failed_attempts.saturating_add(1);
@@ -307,7 +319,7 @@ pub(crate) fn evicted(
         status.queued_at = None;
     }
     status.phase = GangPhase::Evicting;
-    count_failure(context, plan, Some(cause), &mut status);
+    count_attempt(context, plan, Some(cause), &mut status);
     status.evictions.push(Eviction {
         attempt: plan.attempt,
         reason: cause,

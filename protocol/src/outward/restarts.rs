@@ -9,7 +9,9 @@
 //! the attempt is not ended before ([`is_in_doubt`]). It is charged for as long; its pods have ended, so nothing of it is used.
 //!
 //! **Its Job** counts each failed pod, and of a gang all fail when one does. So the Job's `backoffLimit` is raised to what attempts may cost: as many
-//! restarts as the gang declares ([`Restarts::failures_covered`]), or else, where recovery acts, all attempts up to this one ([`failures_until`]). It is raised as
+//! restarts as the gang declares ([`Restarts::failures_covered`]), or else, where recovery acts, all attempts up to this one ([`PodsOfAttempts::failures_until`]).
+//! How many pods attempts had that are over, the Gang counts (`status.podsOfPastAttempts`), by the write that ends each: a Job that makes fewer by now
+//! has failed pods of all of them. It is raised as
 //! soon as pods of the attempt are seen: they start no sooner than they are admitted, by several writes after that. Nobody waits
 //! for it; a gang that may not be helped is started all the same.
 //!
@@ -29,7 +31,7 @@ use muster_cluster::{
     pod::{self, ObservedPod},
     rank_state::RankState,
 };
-use muster_engine::recovery::{Restarts, failures_until};
+use muster_engine::recovery::{PodsOfAttempts, Restarts};
 use serde_json::json;
 
 use crate::{
@@ -235,47 +237,56 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
         return Vec::new();
     }
     let declared = restarts(context, key, gang);
-    let owed = |job: &Job| {
-        let pods = parallelism(job);
-        match declared {
-            Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
-            Some(restarts) => cover(context, key, gang, job, restarts.failures_covered(pods)),
-            None if is_exceeded(context, key, gang, job) => restore(context, job),
-            // What only observes changes nothing for the sake of faults.
-            None if faults::acts(context) && may_be_covered(job) => {
-                let attempts = whole_number(attempt(gang));
-                let raised = cover(context, key, gang, job, failures_until(attempts, pods));
-                raised.filter(|_| makes_all_pods(context, key, gang, job))
-            }
-            None => None,
+    let owed = |job: &Job| match declared {
+        Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
+        Some(restarts) => cover(context, key, gang, job, |pods| {
+            restarts.failures_covered(pods)
+        }),
+        None if is_exceeded(context, key, gang, job) => restore(context, job),
+        // What only observes changes nothing for the sake of faults.
+        None if faults::acts(context) && may_be_covered(job) => {
+            let attempts = whole_number(attempt(gang));
+            let raised = cover(context, key, gang, job, |pods| {
+                pods.failures_until(attempts, 0)
+            });
+            raised.filter(|_| makes_all_pods(context, key, gang, job))
         }
+        None => None,
     };
     // Whoever controls a Job keeps its spec as it wants it.
     let jobs = owners_of(context.index, gang).filter(|job| !is_controlled(job));
     jobs.filter_map(owed).collect()
 }
 
-/// Raises the limit of a Job so that it covers so many failures, if it does not.
+/// Raises the limit of a Job so that it covers so many failures, by how many pods the attempts of its gang have, if it does not.
 fn cover(
     context: PollContext<'_>,
     key: &GangKey,
     gang: &Gang,
     job: &Job,
-    failures: u32,
+    failures: impl Fn(PodsOfAttempts) -> u32,
 ) -> Option<ApiRequest> {
-    let covered = i32::try_from(failures).unwrap_or(i32::MAX);
+    let covered_by = |pods| i32::try_from(failures(pods)).unwrap_or(i32::MAX);
     let limit = backoff_limit(job);
-    let is_enough = limit <= 0
-        || limit >= covered
-        || covers(job).is_some_and(|(_, to)| to >= covered)
-        || !may_be_changed(context, job, JobChange::RaiseBackoffLimit);
-    if is_enough {
+    let is_enough =
+        |covered: i32| limit >= covered || covers(job).is_some_and(|(_, to)| to >= covered);
+    let most = covered_by(pods_of_attempts(gang, job));
+    if limit <= 0 || is_enough(most) || !may_be_changed(context, job, JobChange::RaiseBackoffLimit)
+    {
         return None;
     }
     let pods = context.index.pods_of_gang(key).into_iter();
     let pods: Vec<&ObservedPod> = pods.map(AsRef::as_ref).collect();
     // No gang of many speaks for the others.
     if pods.is_empty() || are_gangs_of_one(gang, job, &pods) {
+        return None;
+    }
+    let covered = if makes_all_pods(context, key, gang, job) {
+        most
+    } else {
+        covered_by(pods_by_job(job))
+    };
+    if is_enough(covered) {
         return None;
     }
     let value = noted(job, own_limit(job), covered)?;
@@ -337,11 +348,13 @@ fn is_exceeded(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) 
 }
 
 /// Whether all pods of the gang are the Job's: those that there are, and those that are to come. A gang by label may have those of others besides: Kubernetes
-/// counts them for each Job by itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.)
+/// counts them for each Job by itself, and a limit that is given back would not end the Job. (Its Gang is owned by the Job whose pods were there first.) The gang of
+/// a Job has none but its own, though the Job may make fewer by now than when its Gang was made.
 fn makes_all_pods(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
     let job_uid = job.metadata.uid.as_deref();
     let completions = job.spec.as_ref().and_then(|spec| spec.completions);
-    if completions.is_some_and(|completions| completions < gang.spec.size) {
+    let is_by_label = gang.spec.group.is_some();
+    if is_by_label && completions.is_some_and(|completions| completions < gang.spec.size) {
         return false;
     }
     let pods = context.index.pods_of_gang(key).into_iter();
@@ -402,6 +415,31 @@ fn restarts(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<Rest
 fn failed_pods(gang: &Gang) -> i32 {
     let status = gang.status.as_ref();
     status.map_or(0, |status| status.failed_pods.max(status.failed_attempts))
+}
+
+/// How many pods of a Job the attempts of its gang have, if all pods of the gang are the Job's: what the Gang counted are pods of others as well.
+fn pods_of_attempts(gang: &Gang, job: &Job) -> PodsOfAttempts {
+    let next = parallelism(job);
+    let status = gang.status.as_ref();
+    let before = status.map_or(0, |status| status.pods_of_past_attempts);
+    // It has as many as it was admitted with, though its Job was told to make fewer since.
+    let admitted = status.and_then(|status| status.admission.as_ref());
+    let admitted = admitted.map_or(0, |admission| admission.pods.len());
+    PodsOfAttempts {
+        before: whole_number(before.into()),
+        now: next.max(u32::try_from(admitted).unwrap_or(u32::MAX)),
+        next,
+    }
+}
+
+/// The same as far as the Job alone says it.
+fn pods_by_job(job: &Job) -> PodsOfAttempts {
+    let next = parallelism(job);
+    PodsOfAttempts {
+        before: 0,
+        now: next,
+        next,
+    }
 }
 
 /// How many pods of a Job run at once.

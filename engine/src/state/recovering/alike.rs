@@ -2,7 +2,7 @@
 //!
 //! Each is asked as if nothing were kept for it. What is kept without a place is quota alone, so that the question about one of them is the question
 //! about the next: the same Team asks for the same, with as much more quota, on the same nodes. Where the first of them has no room in vain is asked
-//! about the others for as long as nothing came free ([`AskedAt`]). What comes by time alone (that others may be preempted, say) does so between
+//! about the others for as long as nothing came free, and nobody whom they may preempt ([`AskedAt`]). What comes by time alone (that others may be preempted, say) does so between
 //! two calls: then all of them are to be asked again ([`Judged`]), and who spoke for others by a call is not remembered by the next.
 //!
 //! | what may tell two of them apart | why it does not |
@@ -85,7 +85,7 @@ impl State {
         self.keeps.asked_in_vain.by_kind.insert(kind, last);
     }
 
-    /// What came of asking one before a gang that is like it, if that was in vain, and nothing came free since.
+    /// What came of asking one before a gang that is like it, if that was in vain, and nothing and nobody came since.
     pub(super) fn asked_for(
         &self,
         uid: &GangUid,

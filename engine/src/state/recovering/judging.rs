@@ -5,7 +5,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
 };
 
-use super::keep::{Keep, sum_by_resource};
+use super::{
+    comers::Lacks,
+    keep::{Keep, sum_by_resource},
+};
 use crate::{
     amount::Resource,
     decision::{Budget, CommitRoom, Decisions, Preemption},
@@ -32,14 +35,19 @@ pub(super) enum Judgement {
     InVain {
         /// When others may be preempted by time alone.
         more_at: Option<Timestamp>,
+        /// What it lacked when it looked for others to preempt.
+        lacks: Lacks,
     },
     /// It is to be admitted by the next commit.
     NextCommit,
 }
 
 impl Judgement {
-    /// It waits until something comes free.
-    const IN_VAIN: Self = Self::InVain { more_at: None };
+    /// It waits until something comes free, or somebody comes.
+    const IN_VAIN: Self = Self::InVain {
+        more_at: None,
+        lacks: Lacks::NOTHING,
+    };
 }
 
 impl State {
@@ -98,10 +106,10 @@ impl State {
                         decisions.preemptions.push(preemption);
                         Judgement::Settled
                     }
-                    Err(more_at) => {
+                    Err((more_at, lacks)) => {
                         self.keep_on(keep);
-                        self.end_question(id, freed);
-                        Judgement::InVain { more_at }
+                        self.undo_question(id, freed);
+                        Judgement::InVain { more_at, lacks }
                     }
                 };
             }
@@ -120,7 +128,7 @@ impl State {
             }
             Some((needs, _)) if budget.empty.holds(&needs) => {
                 self.keep_on(keep);
-                self.end_question(id, freed);
+                self.undo_question(id, freed);
                 Judgement::NextCommit
             }
             // It stands in line from now on: for more than it held, or to be told that it is too large.
@@ -249,22 +257,24 @@ impl State {
 
     /// Has others give way to a gang that has no room though all that was kept for it is free, if somebody has to: by the right that it
     /// has as any other that waits, and before anybody else has a turn. If nobody does, the error says when others may be preempted by time
-    /// alone.
+    /// alone, and what it lacked.
     fn preempt_for_what_is_lost(
         &mut self,
         keep: &Keep,
         id: GangId,
         refusals: &[Refusing],
         work: &mut Work,
-    ) -> Result<Preemption, Option<Timestamp>> {
+    ) -> Result<Preemption, (Option<Timestamp>, Lacks)> {
+        const NOT_BY_PREEMPTION: (Option<Timestamp>, Lacks) = (None, Lacks::NOTHING);
         let class = self.waiting.get(id).and_then(|waiting| waiting.class);
         let Some(class) = class else {
-            return Err(None);
+            return Err(NOT_BY_PREEMPTION);
         };
         let found = self.find_victims(class, id, refusals, work);
         let in_vain = self.in_vain.take();
         let Some(found) = found else {
-            return Err(in_vain.and_then(|(_, in_vain)| in_vain.more_at));
+            let in_vain = in_vain.map(|(_, in_vain)| (in_vain.more_at, in_vain.lacks()));
+            return Err(in_vain.unwrap_or(NOT_BY_PREEMPTION));
         };
         let mut asked: BTreeMap<Resource, i128> = BTreeMap::new();
         for delta in found.charges() {
@@ -272,9 +282,9 @@ impl State {
         }
         // For more than it held it has no turn yet.
         if !keep.held_as_much(&asked) {
-            return Err(None);
+            return Err(NOT_BY_PREEMPTION);
         }
-        self.preempt(id, found, work.now).ok_or(None)
+        self.preempt(id, found, work.now).ok_or(NOT_BY_PREEMPTION)
     }
 
     fn fitting_nearby(

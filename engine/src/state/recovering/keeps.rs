@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     alike::AskedInVain,
+    comers::Comers,
     keep::Keep,
     parked::Parked,
     turns::{Judged, Turns},
@@ -31,6 +32,8 @@ pub(in crate::state) struct Keeps {
     pub(super) to_trim: BTreeSet<GangUid>,
     /// Gangs that wait, and do not stand in line.
     pub(super) parked: Parked,
+    /// How often others came whom they may ask.
+    pub(in crate::state) comers: Comers,
     /// Who of them was asked, and who is next.
     pub(super) turns: Turns,
     /// Who of them the call that is under way asked in vain, for others as well.
@@ -143,6 +146,7 @@ impl Keeps {
             keep.judged = None;
         }
         self.by_more_at.clear();
+        self.comers.forget_all();
         self.turns.begin_anew();
     }
 

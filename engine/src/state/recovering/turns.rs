@@ -1,11 +1,13 @@
 //! Which of the gangs that recover and wait is asked when: before anybody else, in the order of their places, and no more of them by one call than that
 //! an event costs the same however many there are.
 //!
-//! A gang is asked again only if something came free since it was asked last: on any node, or in the tree of its Team ([`AskedAt`]); or once it may preempt
+//! A gang is asked again only if something came free since it was asked last, on any node, or in the tree of its Team; or if somebody came whom it may
+//! preempt ([`super::comers`]; both are [`AskedAt`]); or once it may preempt
 //! others by time alone whom it could not ask then, since a minimum run time ended, say ([`Judged`]). That it was
-//! asked itself frees nothing, though what is kept for it is given up for the question and kept again. Nobody is looked at while neither happened.
+//! asked itself frees nothing and lets nobody be preempted, though what is kept for it is given up for the question and kept again. Nobody is looked at while none of
+//! these happened.
 //!
-//! | who is asked by a call, if anything came free or is due | how many in vain at most |
+//! | who is asked by a call, if anything or anybody came, or is due | how many in vain at most |
 //! |---|---|
 //! | the first in order | [`MOST_OF_THE_FIRST`] |
 //! | those that began to wait, that an obstacle keeps from it no more, or that may preempt others by now, in order | [`MOST_SINGLY`], and as many as [`MOST_PASSED`] are passed over |
@@ -45,13 +47,15 @@ const MOST_IN_PASSING: usize = 64;
 /// How many a call passes over in its pass, and of those that began to wait, since nothing came free for them, or another one was asked that is like them.
 const MOST_PASSED: usize = 1024;
 
-/// What has come free so far for gangs that recover. While it is the same, nobody is asked who was.
+/// What has come so far for gangs that recover. While it is the same, nobody is asked who was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct News {
     /// How often something came free on nodes, or a Topology changed.
     nodes: u64,
     /// How often something came free in any tree.
     freed: u64,
+    /// How often somebody came whom any of them may ask to give way.
+    came: u64,
     /// How often all that was found out ceased to hold.
     all: u64,
 }
@@ -63,6 +67,8 @@ pub(super) struct AskedAt {
     nodes: u64,
     /// How often something had come free in the tree of its Team.
     freed: u64,
+    /// How often somebody had come whom it may ask to give way.
+    came: u64,
 }
 
 /// What came of asking a gang in vain.
@@ -149,6 +155,8 @@ impl State {
         self.keeps.is_any_left = false;
         self.ask_again_who_may_ask_more(work.now);
         if self.keeps.parked.is_empty() {
+            // Who begins to wait is asked for itself, whoever came before.
+            self.keeps.comers.forget_all();
             return;
         }
         let mut of_call = [
@@ -330,9 +338,14 @@ impl State {
     ) -> Turn {
         turn.is_any_asked = true;
         let before = self.cluster.visited();
-        match self.judge_recovering(uid, id, budget, left, decisions, work) {
+        let judgement = self.judge_recovering(uid, id, budget, left, decisions, work);
+        self.keeps.comers.end_question();
+        match judgement {
             Judgement::Settled => Turn::Settled,
-            Judgement::InVain { more_at } => {
+            Judgement::InVain { more_at, lacks } => {
+                if let Some(kind) = self.kind_of_asking(id) {
+                    self.keeps.comers.note_lacks(kind, lacks);
+                }
                 turn.in_vain = turn.in_vain.saturating_sub(1);
                 let looks = self.cluster.visited().wrapping_sub(before);
                 turn.looks = turn.looks.saturating_sub(looks);
@@ -350,10 +363,11 @@ impl State {
         }
     }
 
-    /// What has come free so far.
+    /// What has come so far.
     fn news_of_recovering(&mut self) -> News {
         self.note_free_nodes();
         self.keeps.turns.news.freed = self.moments.freed_in_all();
+        self.keeps.turns.news.came = self.keeps.comers.in_all();
         self.keeps.turns.news
     }
 
@@ -369,25 +383,28 @@ impl State {
     }
 
     /// A gang is asked as things are now.
-    fn asked_now(&self, id: GangId) -> AskedAt {
+    fn asked_now(&mut self, id: GangId) -> AskedAt {
         AskedAt {
             nodes: self.keeps.turns.news.nodes,
             freed: self.freed_for(id),
+            came: self.came_for(id),
         }
     }
 
     /// What is kept for a gang is about to be given up for a question: what had come free by then in the tree of its Team.
     pub(super) fn begin_question(&mut self, id: GangId) -> u64 {
         self.note_free_nodes();
+        self.keeps.comers.begin_question();
         self.freed_for(id)
     }
 
-    /// What was given up for a question is kept again: by that nothing came free, for whoever recovers or waits for victims.
-    pub(super) fn end_question(&mut self, id: GangId, freed: u64) {
+    /// What was given up for a question is kept again: by that nothing came free, and nobody can be asked, for whoever recovers or waits for victims.
+    pub(super) fn undo_question(&mut self, id: GangId, freed: u64) {
         let root = self.waiting.get(id).and_then(|it| self.root_of(it.team));
         if let Some(root) = root {
             self.moments.forget_freed_since(root, freed);
         }
+        self.keeps.comers.undo_question();
         self.keeps.nodes_seen = self.cluster.version();
     }
 }

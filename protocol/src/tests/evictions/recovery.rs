@@ -369,23 +369,25 @@ fn pass_until(bench: &mut Bench, second: u64) {
     }
 }
 
-/// Its node is cordoned, and on the other one a gang of a lower tier runs, which is left alone until its minimum run time is over.
-#[test]
-fn who_recovers_and_may_preempt_another_one_only_later_does_so_then_though_nothing_else_happens() {
-    const MIN_RUN_TIME_SECONDS: u64 = 300;
+fn put_tier(bench: &mut Bench, name: &str, value: i32, preemption: &str, min_run_seconds: u64) {
+    bench.server.put(Object::PriorityTier(parse(json!({
+        "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": name},
+        "spec": {"value": value, "preemption": preemption, "minRuntimeSeconds": min_run_seconds},
+    }))));
+}
+
+/// Two pods of the Job, of a higher tier, recover while the node is cordoned on which they were. On the other one gang `low` runs since the second that is
+/// returned, by a tier that says this.
+fn recovering_beside_low(preemption: &str, min_run_seconds: u64) -> (Bench, u64) {
     let mut bench = Bench::new();
-    for (name, value, seconds) in [("low", 1, MIN_RUN_TIME_SECONDS), ("high", 10, 0)] {
-        bench.server.put(Object::PriorityTier(parse(json!({
-            "apiVersion": "muster.dev/v1alpha1", "kind": "PriorityTier", "metadata": {"name": name},
-            "spec": {"value": value, "preemption": "Immediate", "minRuntimeSeconds": seconds},
-        }))));
-    }
+    put_tier(&mut bench, "low", 1, preemption, min_run_seconds);
+    put_tier(&mut bench, "high", 10, "Immediate", 0);
     bench.gang("low", 2);
     set_tier(&mut bench, "low-0", "low");
     set_tier(&mut bench, "low-1", "low");
     bench.run();
     start(&mut bench, &["low-0", "low-1"]);
-    let may_go_from = bench.seconds + MIN_RUN_TIME_SECONDS;
+    let runs_since = bench.seconds;
     bench.server.put(job(2, 0));
     change_job(&mut bench, |job| restarts_at_most(job, "3"));
     make_of_high_tier(&mut bench);
@@ -401,11 +403,41 @@ fn who_recovers_and_may_preempt_another_one_only_later_does_so_then_though_nothi
     bench.run();
     cordon(&mut bench, &spec.node_name.unwrap(), true);
     make_of_high_tier(&mut bench);
-    let is_told = |bench: &Bench| status_of(bench, Some("low")).preemption.is_some();
-    pass_until(&mut bench, may_go_from - 10);
-    let status = status_of(&bench, None);
+    (bench, runs_since)
+}
+
+fn is_low_told(bench: &Bench) -> bool {
+    status_of(bench, Some("low")).preemption.is_some()
+}
+
+/// The gang of the Job recovers and waits, and nobody gives way to it.
+fn waits_in_vain(bench: &Bench) {
+    let status = status_of(bench, None);
     assert_eq!((status.phase, status.attempt), (GangPhase::Recovering, 2));
-    assert!(!is_told(&bench), "it may not go yet");
+    assert!(!is_low_told(bench), "it may not go yet");
+}
+
+#[test]
+fn who_recovers_and_may_preempt_another_one_only_later_does_so_then_though_nothing_else_happens() {
+    const MIN_RUN_TIME_SECONDS: u64 = 300;
+    let (mut bench, runs_since) = recovering_beside_low("Immediate", MIN_RUN_TIME_SECONDS);
+    let may_go_from = runs_since + MIN_RUN_TIME_SECONDS;
+    pass_until(&mut bench, may_go_from - 10);
+    waits_in_vain(&bench);
     pass_until(&mut bench, may_go_from + 1);
-    assert!(is_told(&bench), "nobody asked again");
+    assert!(is_low_told(&bench), "nobody asked again");
+}
+
+#[test]
+fn who_recovers_asks_a_gang_at_once_whose_tier_lets_it_be_preempted_from_now_on() {
+    for (preemption, min_run_seconds) in [("Never", 0), ("Immediate", 100_000)] {
+        let (mut bench, _) = recovering_beside_low(preemption, min_run_seconds);
+        let waits_until = bench.seconds + 30;
+        pass_until(&mut bench, waits_until);
+        waits_in_vain(&bench);
+        put_tier(&mut bench, "low", 1, "Immediate", 0);
+        pass_until(&mut bench, waits_until + 2);
+        let case = format!("{preemption}, {min_run_seconds} s");
+        assert!(is_low_told(&bench), "{case}: nobody asked again");
+    }
 }

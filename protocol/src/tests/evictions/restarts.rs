@@ -486,6 +486,112 @@ fn what_somebody_else_writes_is_what_the_user_wrote_from_then_on() {
     }
 }
 
+/// An administrator ends an attempt of so many pods, and the Job makes so many for the next one.
+fn scale(bench: &mut Bench, from: usize, to: usize) {
+    stop(bench, "HoldAndDrain");
+    for index in 0..from {
+        bench.server.remove(&pod_key(&format!("fit-{index}")));
+    }
+    bench.run();
+    change_job(bench, |job| {
+        let spec = job.spec.as_mut().unwrap();
+        spec.completions = i32::try_from(to).ok();
+        spec.parallelism = spec.completions;
+    });
+    stop(bench, "None");
+    make_again(bench, 0..to);
+    let status = bench.gang_status();
+    assert!(status.admission.is_some(), "{status:?}");
+}
+
+/// What it covers, and how many pods its Gang counted of attempts that are over.
+fn covered(bench: &Bench) -> (Option<i32>, Option<String>, i32) {
+    let pods = bench.gang_status().pods_of_past_attempts;
+    (limit(bench), covers(bench), pods)
+}
+
+/// Of attempts that were larger pods may have failed, which Kubernetes has counted: by the pods that it makes by now the Job would fail with the next fault.
+#[test]
+fn a_job_that_is_scaled_down_bears_with_what_its_larger_attempts_may_have_cost() {
+    let says = |text: &str| Some(format!("{text}/fit-uid"));
+    for is_taken_over in [false, true] {
+        let mut bench = running_job_of(4, |job| {
+            job.spec.as_mut().unwrap().backoff_limit = Some(1);
+        });
+        assert_eq!(covered(&bench), (Some(4), says("1/4"), 0));
+        for (from, to, expected) in [
+            (4, 2, (Some(4 + 2), says("1/6"), 4)),
+            (2, 2, (Some(4 + 2 + 2), says("1/8"), 4 + 2)),
+        ] {
+            scale(&mut bench, from, to);
+            if is_taken_over {
+                bench.take_over();
+                bench.run();
+            }
+            assert_eq!(covered(&bench), expected, "{is_taken_over}");
+        }
+        // Two fail by themselves, and one was written.
+        for pod in ["fit-0", "fit-1"] {
+            bench.change_pod(pod, |pod| set_phase(pod, "Failed"));
+        }
+        bench.run();
+        bench.seconds += 60;
+        bench.run();
+        assert_eq!(limit(&bench), Some(1), "{is_taken_over}");
+    }
+}
+
+/// An older version did not count, or an older definition of the Gang dropped it.
+#[test]
+fn attempts_of_which_nobody_counted_the_pods_are_taken_to_have_been_as_large_as_the_next_that_ends()
+{
+    let mut bench = running_job_of(4, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    scale(&mut bench, 4, 4);
+    let Some(Object::Gang(mut gang)) = bench.server.list(Kind::Gang).pop() else {
+        panic!("a Gang");
+    };
+    let status = Arc::make_mut(&mut gang).status.as_mut();
+    status.unwrap().pods_of_past_attempts = 0;
+    bench.server.put(Object::Gang(gang));
+    bench.run();
+    scale(&mut bench, 4, 2);
+    let says = Some("1/10/fit-uid".to_owned());
+    assert_eq!(covered(&bench), (Some(4 + 4 + 2), says, 4 + 4));
+}
+
+#[test]
+fn what_a_user_writes_for_a_job_that_is_scaled_down_counts_and_is_raised_once_for_each_attempt() {
+    let mut bench = running_job_of(4, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(1);
+    });
+    scale(&mut bench, 4, 2);
+    change_job(&mut bench, |job| {
+        job.spec.as_mut().unwrap().backoff_limit = Some(3);
+    });
+    bench.run();
+    assert_eq!(limit(&bench), Some(3), "his is the last word");
+    scale(&mut bench, 2, 2);
+    let says = Some("3/8/fit-uid".to_owned());
+    assert_eq!(covered(&bench), (Some(4 + 2 + 2), says, 4 + 2));
+}
+
+#[test]
+fn a_job_that_may_be_started_anew_so_often_is_covered_for_that_beside_its_larger_attempts() {
+    let says = |text: &str| Some(format!("{text}/fit-uid"));
+    let mut bench = running_job_of(4, |job| restarts_at_most(job, "1"));
+    assert_eq!(covered(&bench), (Some(4 + 4), says("6/8"), 0));
+    for (from, to, expected) in [
+        (4, 4, (Some(4 + 4 + 4), says("6/12"), 4)),
+        (4, 2, (Some(12), says("6/12"), 4 + 4)),
+        (2, 2, (Some(4 + 4 + 2 + 2 + 2), says("6/14"), 4 + 4 + 2)),
+    ] {
+        scale(&mut bench, from, to);
+        assert_eq!(covered(&bench), expected, "from {from} to {to}");
+    }
+}
+
 /// Muster deletes pods where a Job may not be suspended, which counts as failures of it: what the user wrote is still known.
 #[test]
 fn an_eviction_that_raises_the_limit_as_well_keeps_what_the_user_wrote() {
