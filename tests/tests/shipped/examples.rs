@@ -5,7 +5,8 @@ use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt;
+use kube::{Api, Client, ResourceExt, api::ListParams};
+use muster_api::{NodeDevices, keys};
 use muster_tests::{
     containers::{Lab, operator, operator::TEAM_NAMESPACE, repository, workload},
     kubernetes::{LIMIT, Progress, eventually, list},
@@ -137,8 +138,12 @@ async fn run(lab: &Lab, text: &str, namespace: &str) -> Result<()> {
     let objects = documents(text)?;
     let expected: u64 = objects.iter().map(pods_of).sum();
     ensure!(expected > 0, "it asks for no pod");
-    operator::apply(lab, "example", text, Some(namespace)).await?;
     let client = lab.client();
+    if text.contains(keys::MIN_COUNT) {
+        // It starts with what is free, and does not grow while it runs.
+        is_given_back(&client, namespace).await?;
+    }
+    operator::apply(lab, "example", text, Some(namespace)).await?;
     let what = format!("{expected} pods run");
     eventually(&what, LIMIT, async || {
         let pods: Vec<Pod> = list(&client, Some(namespace)).await?;
@@ -165,6 +170,24 @@ async fn run(lab: &Lab, text: &str, namespace: &str) -> Result<()> {
     ])
     .await
     .map(drop)
+}
+
+/// Waits until nothing of a namespace's gangs is held on any node.
+async fn is_given_back(client: &Client, namespace: &str) -> Result<()> {
+    workload::all_gone(client, namespace).await?;
+    let nodes: Api<NodeDevices> = Api::all(client.clone());
+    let what = format!("all that gangs of {namespace} had is given back");
+    let prefix = format!("{namespace}/");
+    eventually(&what, LIMIT, async || {
+        let nodes = nodes.list(&ListParams::default()).await?;
+        let permits = nodes.iter().flat_map(|node| &node.spec.permits);
+        let held: Vec<&str> = permits
+            .map(|permit| permit.gang.as_str())
+            .filter(|gang| gang.starts_with(&prefix))
+            .collect();
+        Ok(Progress::when(held.is_empty(), || format!("{held:?}")))
+    })
+    .await
 }
 
 /// Whether a pod is the one that is written there, or one of the Job.
