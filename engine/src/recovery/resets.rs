@@ -271,6 +271,13 @@ impl ResetTurns {
         self.places.get(node).is_some_and(|place| place.has_leave)
     }
 
+    /// Whether a node would reset nothing now, and nothing can be under way there that was begun under leave. Nobody knows before time has gone on once: whoever
+    /// led before may have given leave a moment ago.
+    pub fn waits_in_vain(&self, node: &NodeName) -> bool {
+        let waiting = self.waiting.get(node);
+        self.has_taken_over && waiting.is_some_and(|waiting| waiting.is_hindered)
+    }
+
     /// The nodes that want a reset, and would do it.
     pub fn wanting(&self) -> impl Iterator<Item = &NodeName> {
         let waiting = self.in_order.iter().map(|(_, node)| node);

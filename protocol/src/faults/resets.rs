@@ -21,6 +21,8 @@
 //! * `spec.remediation` is the leader's alone, conditional on the NodeDevices that was seen. A late write of a former leader can land: it is of a node
 //!   that the Ledger names. So whoever takes over takes all nodes that want a reset, and that the Ledger names or that were told anything, to have
 //!   their place, until whatever was begun there must have ended; and one that is told that it may has its place for as long as it is told so.
+//! * A node that would reset nothing is told nothing any more once whatever was begun there must have ended. Else what it was told once would give it a place
+//!   with whoever takes over, months later: two such nodes would fill the window of a small cluster, and the next fault would open the breaker.
 //! * Leave that is withdrawn late, or is never heard of, lets a driver begin a reset meanwhile. It reads the object anew before each, so that is no
 //!   longer than the write takes. A command that runs is not broken off, since that would leave a GPU half reset: the place is kept for as long.
 //! * A node that is silent wants nothing: its driver does not ask. It keeps its place as long as a reset may go on. So does one whose GPU gets worse
@@ -77,7 +79,7 @@ fn wish(devices: &NodeDevices) -> ResetWish {
 }
 
 /// What the driver of a node is told about resets of its GPUs. A node that wants none, or that waits and was never told that it may, is told nothing: so
-/// neither the mode nor the order of waiting costs a write.
+/// neither the mode nor the order of waiting costs a write. Nor is one told anything that would reset nothing, once nothing can be under way there.
 pub(crate) fn remediation(
     context: PollContext<'_>,
     node: &str,
@@ -86,7 +88,11 @@ pub(crate) fn remediation(
     if !wish(devices).is_wanted() {
         return None;
     }
-    if context.resets.has_leave(&node.into()) && held_back(context).is_none() {
+    let node = NodeName::from(node);
+    if context.resets.waits_in_vain(&node) {
+        return None;
+    }
+    if context.resets.has_leave(&node) && held_back(context).is_none() {
         return Some(Remediation::Allowed);
     }
     devices.spec.remediation.map(|_| Remediation::Withheld)
@@ -140,7 +146,7 @@ impl Machine {
         self.resets.note(&node.into(), seen, now.monotonic_seconds);
     }
 
-    /// Gives nodes their turns, as far as that is recorded, and takes them; whoever has or loses one is looked at.
+    /// Gives nodes their turns, as far as that is recorded, and takes them; whoever has one, loses it, or must have ended what it began is looked at.
     pub(crate) fn give_turns(&mut self, epoch: i64, now: Now) {
         let wake = Cell::new(None);
         let is_held_back = held_back(self.context(epoch, now, &wake)).is_some();
@@ -152,6 +158,7 @@ impl Machine {
             .advance(limits, is_held_back, is_recorded, second);
         for node in &news.ended {
             self.breaker.renew(node, second);
+            self.agenda.node(node.as_str());
         }
         for node in &news.changed {
             self.agenda.node(node.as_str());

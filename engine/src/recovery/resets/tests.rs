@@ -277,17 +277,23 @@ fn whoever_takes_over_counts_what_may_be_under_way_where_nothing_would_be_reset_
     ] {
         let mut turns = ResetTurns::default();
         turns.note(&name(0), hindered(leave), 100);
-        turns.advance(LIMITS, false, |_| is_recorded, 100);
         let case = format!("{leave:?} {is_recorded}");
+        assert!(!turns.waits_in_vain(&name(0)), "{case}: nobody knows yet");
+        turns.advance(LIMITS, false, |_| is_recorded, 100);
         assert!(!turns.has_leave(&name(0)), "{case}");
         let under_way = turns.under_way().count();
         assert_eq!(under_way, usize::from(may_be_under_way), "{case}");
+        let waits_in_vain = turns.waits_in_vain(&name(0));
+        assert_eq!(waits_in_vain, !may_be_under_way, "{case}");
         turns.note(&name(0), hindered(leave.map(|_| false)), 101);
         turns.advance(LIMITS, false, |_| is_recorded, 279);
         assert_eq!(turns.under_way().count(), under_way, "{case}");
         turns.advance(LIMITS, false, |_| is_recorded, 281);
         assert_eq!(turns.under_way().count(), 0, "{case}");
         assert_eq!(turns.wanting().count(), 0, "{case}");
+        assert!(turns.waits_in_vain(&name(0)), "{case}");
+        turns.note(&name(0), seen(Some(true), None), 282);
+        assert!(!turns.waits_in_vain(&name(0)), "{case}: it would by now");
     }
 }
 

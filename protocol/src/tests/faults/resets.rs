@@ -497,11 +497,11 @@ fn s9_leave_of_which_nothing_would_come_is_withheld_and_counts_until_what_was_be
     assert_eq!(bench.machine.breaker().evacuated_nodes, 1);
     pass(&mut bench, 30);
     assert_eq!(bench.machine.breaker().evacuated_nodes, 0);
-    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    assert_eq!(remediation(&bench, "n0"), None, "that is over");
     // Nobody has it open any more.
     tell_hindered(&mut bench, "n0", false);
     pass(&mut bench, PATIENCE - 1);
-    assert_eq!(remediation(&bench, "n0"), Some(Remediation::Withheld));
+    assert_eq!(remediation(&bench, "n0"), None);
     pass(&mut bench, 3);
     assert_eq!(remediation(&bench, "n0"), Some(Remediation::Allowed));
 }
@@ -521,6 +521,48 @@ fn s9_whoever_takes_over_counts_a_node_that_had_leave_a_moment_ago_whatever_it_s
     pass_with_at_most(&mut bench, RUN_OUT - 2, NODES, 0);
     pass_with_at_most(&mut bench, 2 * PATIENCE, NODES, 1);
     assert_eq!(allowed(&bench, NODES), ["n1"]);
+}
+
+/// A monitor came before their resets did, and nobody has ended it since.
+#[test]
+fn of_nodes_that_would_reset_nothing_whoever_takes_over_long_after_their_turn_counts_none() {
+    const NODES: usize = 10;
+    let mut bench = idle(config(), NODES);
+    // As many as may be reset.
+    let stuck = names(2);
+    for node in &stuck {
+        tell(&mut bench, node, Some("Reset"));
+    }
+    pass(&mut bench, PATIENCE + 5);
+    assert_eq!(allowed(&bench, NODES), stuck);
+    for node in &stuck {
+        tell_hindered(&mut bench, node, true);
+        assert_eq!(remediation(&bench, node), Some(Remediation::Withheld));
+    }
+    pass(&mut bench, RUN_OUT - 5);
+    for node in &stuck {
+        let told = remediation(&bench, node);
+        assert_eq!(told, Some(Remediation::Withheld), "it may be under way");
+    }
+    pass(&mut bench, 10);
+    for node in &stuck {
+        assert_eq!(remediation(&bench, node), None);
+    }
+    bench.written.clear();
+    pass(&mut bench, 700);
+    let is_told = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceNodeDevices { .. });
+    assert!(
+        !bench.written.iter().any(is_told),
+        "it costs no more writes"
+    );
+    // Whatever was written to the Ledger since has forgotten them.
+    set_breaker(&mut bench, Breaker::default());
+    bench.machine = Machine::new(config());
+    pass(&mut bench, 5);
+    tell(&mut bench, "n2", Some("Reset"));
+    pass(&mut bench, PATIENCE + 5);
+    assert!(!bench.machine.breaker().is_open);
+    assert_eq!(allowed(&bench, NODES), ["n2"]);
 }
 
 #[test]
