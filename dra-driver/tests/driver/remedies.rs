@@ -234,7 +234,7 @@ async fn that_a_monitor_has_a_gpu_open_is_told_without_leave_and_taken_back_once
     node.start().await;
     let sick = node.gpu("gpu-1").await;
     node.change(|state| state.card(&sick).recovery_action = 1);
-    // It is refused for 20 s before that.
+    // It is refused for 10 s before that.
     let told = || node.api.hindered() == ["gpu-1"];
     node.eventually_within(Duration::from_mins(1), "the controller is told", told)
         .await;

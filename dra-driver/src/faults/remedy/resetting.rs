@@ -153,24 +153,13 @@ impl Resetting {
                 break;
             }
         }
-        self.say(self.hindered(Instant::now()));
+        self.say(hindered(&self.refused, &self.unchecked, Instant::now()));
     }
 
     /// Whether a GPU is to be looked at now.
     fn is_due(&self, uuid: &str) -> bool {
         let refused = self.refused.get(uuid);
         refused.is_none_or(|refused| refused.is_due(self.is_told(), Instant::now()))
-    }
-
-    /// Which GPUs would not be reset now, whatever the controller allows, and which would.
-    fn hindered(&self, now: Instant) -> BTreeMap<String, bool> {
-        let refused = self.refused.iter();
-        let refused =
-            refused.filter_map(|(uuid, refused)| Some((uuid.clone(), refused.is_hindered()?)));
-        let unchecked = self.unchecked.iter();
-        let late = unchecked.filter(|(_, since)| now.duration_since(**since) >= CHECKED_WITHIN);
-        let late = late.map(|(uuid, _)| (uuid.clone(), true));
-        refused.chain(late).collect()
     }
 
     fn say(&self, hindered: BTreeMap<String, bool>) {
@@ -283,6 +272,22 @@ impl Resetting {
             self.tools.teller.warn(uuid, Reason::GpuReset, note).await;
         }
     }
+}
+
+/// Which GPUs would not be reset now, whatever the controller allows, and which would: of those that are to be, and of those that were and have waited since
+/// then to be checked.
+fn hindered(
+    refused: &BTreeMap<String, Refused>,
+    unchecked: &BTreeMap<String, Instant>,
+    now: Instant,
+) -> BTreeMap<String, bool> {
+    let refused = refused.iter();
+    let refused =
+        refused.filter_map(|(uuid, refused)| Some((uuid.clone(), refused.is_hindered()?)));
+    let unchecked = unchecked.iter();
+    let late = unchecked.filter(|(_, since)| now.duration_since(**since) >= CHECKED_WITHIN);
+    let late = late.map(|(uuid, _)| (uuid.clone(), true));
+    refused.chain(late).collect()
 }
 
 fn allows(object: &NodeDevices) -> bool {
@@ -450,6 +455,25 @@ mod tests {
         }
         let since = resets.since_last("GPU-0", Some(2));
         assert!(since.is_some_and(|since| since < settle), "{since:?}");
+    }
+
+    #[test]
+    fn a_gpu_that_was_reset_is_hindered_once_its_check_does_not_come_within_ten_minutes() {
+        let begin = Instant::now();
+        let mut free = Refused::new(begin);
+        free.found_free(begin);
+        let mut open = Refused::new(begin);
+        let _ = open.refuse("process 1", begin);
+        let refused = BTreeMap::from([("free".to_owned(), free), ("open".to_owned(), open)]);
+        let unchecked = BTreeMap::from([("unchecked".to_owned(), begin)]);
+        for (seconds, expected) in [(599, None), (600, Some(true))] {
+            let now = begin + Duration::from_secs(seconds);
+            let told = hindered(&refused, &unchecked, now);
+            assert_eq!(told.get("unchecked").copied(), expected, "{seconds}");
+            // Of one that was refused only now nothing is said yet.
+            let others = (told.get("free").copied(), told.get("open").copied());
+            assert_eq!(others, (Some(false), None), "{seconds}");
+        }
     }
 
     #[test]
