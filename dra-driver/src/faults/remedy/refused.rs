@@ -2,18 +2,18 @@
 //!
 //! **What the controller is told.** A GPU that is refused for a while would not be reset, whatever the controller allows, and it does not let it count for
 //! its circuit breaker: a monitor that nobody ends would keep that open for ever. One that was found free would be reset. In between nothing new is said, so
-//! what was said before stands: who has the GPU open now and then costs two writes in 20 s at the most, and a driver that starts anew takes
+//! what was said before stands: who has the GPU open now and then costs two writes in 25 s at the most, and a driver that starts anew takes
 //! nothing back before it has looked.
 //!
 //! That somebody has a GPU open is told sooner than the 30 s for which the controller has a node wait, so that such a node has no turn.
 
 use std::time::{Duration, Instant};
 
-/// How often it is looked at a GPU that was found free whether it still would be reset. With the time until the controller is told otherwise that is less than
-/// the 30 s for which it has a node wait: what somebody has opened since is known before the node has a turn.
+/// How often it is looked at a GPU of which the controller knows whether it would be reset. Each look goes over all open files of the node, for as long as the
+/// fault stands. It is less than the 30 s for which the controller has a node wait: what becomes free on many nodes at once is counted on all of them before the
+/// first has leave. So it is with the time until the controller is told otherwise: what somebody has opened since is known before the node has a turn.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
-/// How long after it was refused a reset is tried again. Less than the same 30 s: what becomes free on many nodes at once is counted on all of them before the
-/// first has leave.
+/// How long after it was refused a reset is tried again, until that has lasted for long enough to be told.
 const REFUSED_PAUSE: Duration = Duration::from_secs(5);
 /// The same if NVML was closed for it, and nothing came of that: all GPUs of the node felt it. Twice as long each time.
 const CLOSED_PAUSE: Duration = Duration::from_mins(5);
@@ -70,7 +70,9 @@ impl Refused {
 
     /// It cannot be reset now.
     pub fn refuse(&mut self, why: &str, now: Instant) -> News {
-        self.again = now + REFUSED_PAUSE;
+        let since = self.since.unwrap_or(now);
+        let is_long = now.duration_since(since) >= HINDERED_FOR;
+        self.again = now + if is_long { LOOK_AGAIN } else { REFUSED_PAUSE };
         self.note(why, now)
     }
 
@@ -137,12 +139,12 @@ mod tests {
         let mut refused = Refused::new(begin);
         for (why, seconds, is_other, is_to_be_told) in [
             ("process 1", 0, true, false),
-            ("process 1", 50, false, false),
-            ("process 1", 55, false, true),
+            ("process 1", 44, false, false),
+            ("process 1", 45, false, true),
             ("process 2", 60, true, false),
-            ("process 1", 654, true, false),
-            ("process 2", 654, true, false),
-            ("process 2", 655, false, true),
+            ("process 1", 644, true, false),
+            ("process 2", 644, true, false),
+            ("process 2", 645, false, true),
             ("process 2", 5_000, false, false),
         ] {
             let news = refused.refuse(why, at(begin, seconds));
@@ -166,10 +168,16 @@ mod tests {
             let _ = refused.refuse("process 1", at(begin, seconds));
             assert_eq!(refused.is_hindered(), expected, "{seconds}");
         }
-        refused.found_free(at(begin, 22));
+        // Once that is said it is looked at less often.
+        assert!(refused.is_due(false, at(begin, 12)));
+        let _ = refused.refuse("process 1", at(begin, 12));
+        assert!(!refused.is_due(true, at(begin, 26)));
+        assert!(refused.is_due(false, at(begin, 27)));
+        refused.found_free(at(begin, 27));
         assert_eq!(refused.is_hindered(), Some(false));
-        let _ = refused.refuse("process 1", at(begin, 37));
+        let _ = refused.refuse("process 1", at(begin, 42));
         assert_eq!(refused.is_hindered(), None, "it begins anew");
+        assert!(refused.is_due(false, at(begin, 47)));
     }
 
     /// The controller has its node wait for 30 s from when it was found free, and hears of it a second or two after it is known.

@@ -203,4 +203,10 @@ fn that_a_gpu_would_not_be_reset_is_said_of_its_fault_and_stands_until_it_is_kno
     }
     let told = listed(&state, &known, &BTreeMap::new(), &other, at);
     assert_eq!(said(&told), none);
+    // Nor was one of another part of it.
+    for fault in &mut before {
+        fault.part = Some(FaultyPart { start: 0, size: 2 });
+    }
+    let told = listed(&state, &known, &BTreeMap::new(), &before, at);
+    assert_eq!(said(&told), none);
 }

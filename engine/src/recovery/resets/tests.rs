@@ -285,6 +285,7 @@ fn whoever_takes_over_counts_what_may_be_under_way_where_nothing_would_be_reset_
         assert_eq!(under_way, usize::from(may_be_under_way), "{case}");
         let waits_in_vain = turns.waits_in_vain(&name(0));
         assert_eq!(waits_in_vain, !may_be_under_way, "{case}");
+        assert_eq!(turns.wanting().count(), 0, "{case}: nor is it wanted");
         turns.note(&name(0), hindered(leave.map(|_| false)), 101);
         turns.advance(LIMITS, false, |_| is_recorded, 279);
         assert_eq!(turns.under_way().count(), under_way, "{case}");
