@@ -61,7 +61,8 @@ pub(super) struct Judge {
     slices: BTreeMap<String, Vec<Part>>,
     uncovered: Overdue,
     leaking: Overdue,
-    doubted: Overdue,
+    /// What of that was in doubt since it lost its cause.
+    doubted: BTreeSet<String>,
     faults: Faults,
     fault_evictions: FaultEvictions,
     outages: Outages,
@@ -93,7 +94,7 @@ impl Default for Judge {
             slices: BTreeMap::new(),
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
-            doubted: Overdue::after(RELEASE_BOUND + DOUBT_BOUND),
+            doubted: BTreeSet::new(),
             faults: Faults::default(),
             fault_evictions: FaultEvictions::default(),
             outages: Outages::default(),
@@ -171,7 +172,6 @@ impl Judge {
         if self.suspended {
             self.uncovered.shift(passed);
             self.leaking.shift(passed);
-            self.doubted.shift(passed);
             self.gang_lives.shift(passed);
             self.whole_evictions.shift(passed);
             self.faults.shift(passed);
@@ -437,14 +437,18 @@ impl Judge {
         let all = self.everything_left();
         self.findings.checked(S6, all.len());
         let causeless = all.into_iter().filter(|(_, is_caused)| !is_caused);
-        let in_doubt = leaks::in_doubt(&self.world, &self.charges);
-        let (doubted, causeless) = causeless
-            .map(|(what, _)| what)
-            .partition(|what| in_doubt.contains(what));
-        let late = self.leaking.note(causeless, self.now_millis);
-        let late_in_doubt = self.doubted.note(doubted, self.now_millis);
-        for late in late.iter().chain(&late_in_doubt) {
-            self.findings.violation(S6, late);
+        let causeless: BTreeSet<String> = causeless.map(|(what, _)| what).collect();
+        // What a pod died of is told no sooner because somebody removes the pod.
+        self.doubted.retain(|what| causeless.contains(what));
+        let in_doubt = leaks::in_doubt(&self.world).into_iter();
+        let in_doubt = in_doubt.filter(|what| causeless.contains(what));
+        self.doubted.extend(in_doubt);
+        let doubted = &self.doubted;
+        let late = self
+            .leaking
+            .note_longer(causeless, doubted, DOUBT_BOUND, self.now_millis);
+        for late in late {
+            self.findings.violation(S6, &late);
         }
     }
 }
