@@ -137,16 +137,16 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     let claims = rank.claims.iter();
     let mut claims = claims.filter_map(|uid| context.index.claim_by_uid(uid));
     let found = claims.find_map(|claim| drained_device(context, claim))?;
-    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
+    let (device, how) = (found.name(), &found.how);
     Some(DrainedRank {
         node: name.as_str().into(),
+        says: format!("rank {place}: device {device} of node {name} {how}"),
         part: Part::Device(found.device),
         object: ObjectKey {
             kind: Kind::DeviceTaintRule,
             namespace: String::new(),
             name: found.rule,
         },
-        says: format!("rank {place}: device {device} of node {name} {}", found.how),
     })
 }
 
@@ -156,6 +156,14 @@ struct DrainedDevice {
     device: [Box<str>; 3],
     rule: String,
     how: String,
+}
+
+impl DrainedDevice {
+    /// `driver/pool/device`.
+    fn name(&self) -> String {
+        let [driver, pool, device] = &self.device;
+        device_name(driver, pool, device)
+    }
 }
 
 /// The first drained device that a claim is allocated, but for an administrator's look at it.
@@ -189,12 +197,13 @@ pub(crate) fn keeps_waiting(
         .filter(|claim| claim.allocated.is_some());
     let mut claims = allocated.filter_map(|claim| context.index.claim_by_uid(claim.uid.as_str()));
     let (claim, found) = claims.find_map(|claim| Some((claim, drained_device(context, claim)?)))?;
-    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
     Some(PendingReason {
         reason: Reason::WaitingForRelease,
         details: format!(
-            "claim {} has device {device}, which {}: the gang waits until the claim is released by all who use it, or the drain is over",
-            claim.name, found.how
+            "claim {} has device {}, which {}: the gang waits until the claim is released by all who use it, or the drain is over",
+            claim.name,
+            found.name(),
+            found.how
         ),
     })
 }
