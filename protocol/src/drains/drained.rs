@@ -186,7 +186,8 @@ fn drained_device(context: PollContext<'_>, claim: &ObservedClaim) -> Option<Dra
 }
 
 /// That a gang waits for a claim whose device is drained, if it does. kube-scheduler would take what is allocated for what it is, drained or not: the gang would begin on
-/// what it was moved away from, if others who use the claim are still about to end. It is given free once they have.
+/// what it was moved away from, if others who use the claim are still about to end. It is given free once they have. Of a pod that was gone before it was bound Kubernetes leaves what its claim is
+/// allocated, until kube-scheduler finds that out of reach for another pod; it sees none that waits here, so whoever owns the claim is told what would help.
 pub(crate) fn keeps_waiting(
     context: PollContext<'_>,
     formed: &FormedGang,
@@ -200,7 +201,8 @@ pub(crate) fn keeps_waiting(
     Some(PendingReason {
         reason: Reason::WaitingForRelease,
         details: format!(
-            "claim {} has device {}, which {}: the gang waits until the claim is released by all who use it, or the drain is over",
+            "claim {} has device {}, which {}: the gang waits until the claim is released by all who use it, or the drain is over. If no pod \
+             uses it, delete the claim and make it anew: Kubernetes leaves what it is allocated",
             claim.name,
             found.name(),
             found.how
