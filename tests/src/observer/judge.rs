@@ -63,6 +63,8 @@ pub(super) struct Judge {
     leaking: Overdue,
     /// What of that was in doubt since it lost its cause.
     doubted: BTreeSet<String>,
+    /// The epoch of the leader that doubts.
+    doubted_by: Option<i64>,
     faults: Faults,
     fault_evictions: FaultEvictions,
     outages: Outages,
@@ -95,6 +97,7 @@ impl Default for Judge {
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
             doubted: BTreeSet::new(),
+            doubted_by: None,
             faults: Faults::default(),
             fault_evictions: FaultEvictions::default(),
             outages: Outages::default(),
@@ -443,6 +446,13 @@ impl Judge {
         let in_doubt = leaks::in_doubt(&self.world).into_iter();
         let in_doubt = in_doubt.filter(|what| causeless.contains(what));
         self.doubted.extend(in_doubt);
+        let ledger = self.world.ledger.as_ref();
+        let epoch = ledger.map(|ledger| ledger.spec.leader_epoch);
+        // No leader tells the next one since when it doubts.
+        if epoch != self.doubted_by {
+            self.doubted_by = epoch;
+            self.leaking.begin_anew(&self.doubted, self.now_millis);
+        }
         let doubted = &self.doubted;
         let late = self
             .leaking

@@ -46,6 +46,15 @@ impl Overdue {
         late.map(|(what, _)| what.clone()).collect()
     }
 
+    /// What is still so of these counts from now on.
+    pub(super) fn begin_anew(&mut self, of: &BTreeSet<String>, now_millis: u64) {
+        for (what, since) in &mut self.since {
+            if of.contains(what) {
+                *since = now_millis;
+            }
+        }
+    }
+
     /// Time passed that does not count.
     pub(super) fn shift(&mut self, by_millis: u64) {
         for since in self.since.values_mut() {

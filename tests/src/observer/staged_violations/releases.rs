@@ -112,6 +112,31 @@ fn a_gang_in_doubt_is_due_as_late_and_no_later_when_its_failed_pod_is_removed() 
     stage.passes(3_000).is_seen_as("S6");
 }
 
+/// No leader tells the next one since when it doubts. What is not in doubt is due as ever, whoever leads.
+#[test]
+fn each_leader_may_doubt_for_a_minute_of_its_own() {
+    let led_by = |epoch: i64| {
+        Object::Ledger(Box::new(object(&json!({
+            "metadata": {"name": "cluster", "uid": "l1"},
+            "spec": {"leaderEpoch": epoch, "sequence": 1, "intents": []},
+        }))))
+    };
+    for (owner, until_next, well_for, late_after) in [
+        ("Job", 50_000, 88_000, 3_000),
+        ("StatefulSet", 20_000, 8_000, 3_000),
+    ] {
+        let mut stage = a_gang_of_which_a_rank_ended(NOT_PERMITTED);
+        stage
+            .shows(led_by(1))
+            .shows(failed_pod_of(owner, &json!([])))
+            .passes(until_next)
+            .shows(led_by(2))
+            .passes(well_for)
+            .is_all_well();
+        stage.passes(late_after).is_seen_as("S6");
+    }
+}
+
 /// There is an intent that names its claim only once nothing is in doubt.
 #[test]
 fn what_the_ledger_says_of_a_gang_whose_pod_failed_is_due_as_ever() {
