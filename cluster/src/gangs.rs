@@ -15,7 +15,7 @@ mod spec;
 mod tiers;
 mod waiting;
 
-pub use declaration::{failed_ranks, succeeded_ranks};
+pub use declaration::{failed_ranks, runs_at_once, succeeded_ranks};
 pub(crate) use forming::{GangInputs, NamespaceTeam, PodRequest, PodRequests, facts_of, form};
 pub(crate) use group::{Belonging, Group, belonging};
 pub use group::{is_gang, is_indexed, size_by_shape};

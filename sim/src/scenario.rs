@@ -224,6 +224,27 @@ impl TeamShape {
 }
 
 impl GangShape {
+    /// A gang of so many pods with a GPU each, which says nothing else, in the namespace of its Team of that name. A script submits it.
+    pub fn plain(name: &str, team: &str, owner: OwnerKind, pods: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            team: team.to_owned(),
+            namespace: team.to_owned(),
+            owner,
+            pods,
+            min_count: None,
+            max_runtime_seconds: None,
+            max_restarts: None,
+            product: None,
+            gpus_per_pod: 1,
+            claims_per_pod: 1,
+            shared: None,
+            tier: 0,
+            ranks: Ranks::default(),
+            submitted_at: BY_SCRIPT,
+        }
+    }
+
     /// The Job that makes its pods, if one does.
     pub fn job(&self) -> &JobShape {
         match &self.owner {

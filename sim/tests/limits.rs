@@ -14,8 +14,8 @@ use muster_sim::{
     random::Random,
     run::come_to_rest,
     scenario::{
-        BY_SCRIPT, GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape,
-        Ranks, Scenario, TeamShape, WHOLE_INTENT_BYTES,
+        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario,
+        TeamShape, WHOLE_INTENT_BYTES,
     },
     world::{Steps, World},
 };
@@ -37,26 +37,11 @@ fn scenario() -> Scenario {
         product: Product::H100,
         gpus: GPUS_PER_NODE,
     });
-    let gang = GangShape {
-        name: GANG.to_owned(),
-        team: TEAM.to_owned(),
-        namespace: TEAM.to_owned(),
-        owner: OwnerKind::Job(JobShape {
-            backoff_limit: LIMIT,
-            ..JobShape::PATIENT
-        }),
-        pods: PODS,
-        min_count: None,
-        max_runtime_seconds: None,
-        max_restarts: None,
-        product: None,
-        gpus_per_pod: 1,
-        claims_per_pod: 1,
-        shared: None,
-        tier: 0,
-        ranks: Ranks::default(),
-        submitted_at: BY_SCRIPT,
+    let job = JobShape {
+        backoff_limit: LIMIT,
+        ..JobShape::PATIENT
     };
+    let gang = GangShape::plain(GANG, TEAM, OwnerKind::Job(job), PODS);
     Scenario {
         nodes: nodes.into(),
         teams: vec![TeamShape {
@@ -75,14 +60,6 @@ fn scenario() -> Scenario {
         whole_intent_bytes: WHOLE_INTENT_BYTES,
         on_cordon: OnCordon::Nothing,
     }
-}
-
-/// The pods whose containers live, by UID.
-fn living(world: &World) -> BTreeSet<String> {
-    let nodes = world.nodes.values();
-    nodes
-        .flat_map(|node| node.containers.keys().cloned())
-        .collect()
 }
 
 /// A GPU that a rank holds: its node, and its number there.
@@ -107,15 +84,15 @@ fn never(what: &str) -> Violation {
 /// All ranks run, and never one of those.
 fn runs(world: &mut World, before: &BTreeSet<String>) -> Result<BTreeSet<String>, Violation> {
     world.until("all ranks run", |world| {
-        let living = living(world);
+        let living = world.living_pods();
         living.len() == PODS && living.is_disjoint(before)
     })?;
-    Ok(living(world))
+    Ok(world.living_pods())
 }
 
 /// A GPU breaks, all ranks die of it, and all run again.
 fn breaks(world: &mut World) -> Result<(), Violation> {
-    let before = living(world);
+    let before = world.living_pods();
     let (node, gpu) = held_gpu(world).ok_or_else(|| never("nobody holds a GPU"))?;
     world.gpu_breaks(node, gpu, FaultClass::Reset);
     world.ranks_die(true);

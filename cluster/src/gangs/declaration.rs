@@ -138,10 +138,13 @@ pub fn failed_ranks(job: &Job) -> BTreeSet<u32> {
         .collect()
 }
 
-/// Whether a Job makes so many pods before it is complete, as far as it says.
-pub(super) fn makes(job: &Job, pods: u32) -> bool {
-    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
-    completions.is_none_or(|completions| i64::from(completions) >= i64::from(pods))
+/// Whether a Job runs so many pods at once, before any is done. One that runs fewer makes others later, or none: of a gang by label these are not all.
+pub fn runs_at_once(job: &Job, pods: u32) -> bool {
+    let spec = job.spec.as_ref();
+    let parallelism = spec.and_then(|spec| spec.parallelism).unwrap_or(1);
+    let completions = spec.and_then(|spec| spec.completions);
+    let at_once = completions.map_or(parallelism, |completions| parallelism.min(completions));
+    i64::from(at_once) >= i64::from(pods)
 }
 
 /// How many pods a Job that declared so many still makes: none for ranks that succeeded or failed for good.
@@ -376,6 +379,23 @@ mod tests {
             );
         }
         assert_eq!(left(3, None, &[]), 3);
+    }
+
+    #[test]
+    fn a_job_runs_as_many_at_once_as_it_says_and_completes() {
+        for (spec, most) in [
+            (json!({"parallelism": 4, "completions": 4}), 4),
+            (json!({"parallelism": 2, "completions": 4}), 2),
+            (json!({"parallelism": 8, "completions": 4}), 4),
+            (json!({"parallelism": 4}), 4),
+            (json!({"completions": 4}), 1),
+            (json!({"parallelism": 0, "completions": 4}), 0),
+        ] {
+            let job = json!({"metadata": {}, "spec": spec});
+            let job: Job = serde_json::from_value(with_template(job)).unwrap();
+            assert!(runs_at_once(&job, most), "{spec}");
+            assert!(!runs_at_once(&job, most + 1), "{spec}");
+        }
     }
 
     #[test]

@@ -261,9 +261,9 @@ impl<'f, 'a> Forming<'f, 'a> {
         match declaration::size(declaring, job) {
             Ok((declared, implied)) => {
                 let pods: Vec<&ObservedPod> = self.pods.iter().map(AsRef::as_ref).collect();
-                // Who says by a label that they belong together may come from several Jobs: one that makes fewer does not say how many are left.
-                let is_of_one_job = matches!(self.group, Some(Group::Job { .. }));
-                let maker = job.filter(|job| is_of_one_job || declaration::makes(job, declared));
+                // Who says by a label that they belong together may come from several Jobs: one that runs fewer at once does not say how many are left.
+                let maker = job
+                    .filter(|job| !self.is_by_label() || declaration::runs_at_once(job, declared));
                 Size {
                     pods: declaration::left(declared, maker, &pods).max(1),
                     declared,
@@ -366,6 +366,12 @@ impl<'f, 'a> Forming<'f, 'a> {
             Some(Group::Label { label, .. }) => Some(label),
             Some(Group::Job { .. } | Group::Single { .. }) | None => None,
         }
+    }
+
+    /// Whether pods say by a label that they are a gang, or said so when its Gang was made.
+    fn is_by_label(&self) -> bool {
+        let said = || self.gang.is_some_and(|gang| gang.spec.group.is_some());
+        self.declared_label().is_some() || self.group.is_none() && said()
     }
 
     pub(super) fn common_owner(&self) -> Option<&'a OwnerReference> {

@@ -169,9 +169,16 @@ impl Index {
                 (None, _) => String::new(),
             };
             for claim in self.allocated_at(&prefix) {
-                let users = self.links.of_claim.of(&claim);
-                let gangs = users.filter_map(|user| self.membership.gang_of(user));
-                self.changes.gangs.extend(gangs.cloned());
+                // A rule may name a pool, whichever driver's it is.
+                let allocated = self.claim(&claim);
+                let is_there = allocated.is_some_and(|claim| {
+                    allocation(claim).any(|(_, of, _)| pool.is_none_or(|pool| pool == of))
+                });
+                if is_there {
+                    let users = self.links.of_claim.of(&claim);
+                    let gangs = users.filter_map(|user| self.membership.gang_of(user));
+                    self.changes.gangs.extend(gangs.cloned());
+                }
             }
         }
     }

@@ -137,16 +137,16 @@ fn drained_rank(context: PollContext<'_>, place: usize, rank: &Rank) -> Option<D
     let claims = rank.claims.iter();
     let mut claims = claims.filter_map(|uid| context.index.claim_by_uid(uid));
     let found = claims.find_map(|claim| drained_device(context, claim))?;
-    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
+    let (device, how) = (found.name(), &found.how);
     Some(DrainedRank {
         node: name.as_str().into(),
+        says: format!("rank {place}: device {device} of node {name} {how}"),
         part: Part::Device(found.device),
         object: ObjectKey {
             kind: Kind::DeviceTaintRule,
             namespace: String::new(),
             name: found.rule,
         },
-        says: format!("rank {place}: device {device} of node {name} {}", found.how),
     })
 }
 
@@ -156,6 +156,14 @@ struct DrainedDevice {
     device: [Box<str>; 3],
     rule: String,
     how: String,
+}
+
+impl DrainedDevice {
+    /// `driver/pool/device`.
+    fn name(&self) -> String {
+        let [driver, pool, device] = &self.device;
+        device_name(driver, pool, device)
+    }
 }
 
 /// The first drained device that a claim is allocated, but for an administrator's look at it.
@@ -178,7 +186,8 @@ fn drained_device(context: PollContext<'_>, claim: &ObservedClaim) -> Option<Dra
 }
 
 /// That a gang waits for a claim whose device is drained, if it does. kube-scheduler would take what is allocated for what it is, drained or not: the gang would begin on
-/// what it was moved away from, if others who use the claim are still about to end. It is given free once they have.
+/// what it was moved away from, if others who use the claim are still about to end. It is given free once they have. Of a pod that was gone before it was bound Kubernetes leaves what its claim is
+/// allocated, until kube-scheduler finds that out of reach for another pod; it sees none that waits here, so whoever owns the claim is told what would help.
 pub(crate) fn keeps_waiting(
     context: PollContext<'_>,
     formed: &FormedGang,
@@ -189,12 +198,14 @@ pub(crate) fn keeps_waiting(
         .filter(|claim| claim.allocated.is_some());
     let mut claims = allocated.filter_map(|claim| context.index.claim_by_uid(claim.uid.as_str()));
     let (claim, found) = claims.find_map(|claim| Some((claim, drained_device(context, claim)?)))?;
-    let device = device_name(&found.device[0], &found.device[1], &found.device[2]);
     Some(PendingReason {
         reason: Reason::WaitingForRelease,
         details: format!(
-            "claim {} has device {device}, which {}: the gang waits until the claim is released by all who use it, or the drain is over",
-            claim.name, found.how
+            "claim {} has device {}, which {}: the gang waits until the claim is released by all who use it, or the drain is over. If no pod \
+             uses it, delete the claim and make it anew: Kubernetes leaves what it is allocated",
+            claim.name,
+            found.name(),
+            found.how
         ),
     })
 }

@@ -28,6 +28,7 @@ use k8s_openapi::api::batch::v1::Job;
 use muster_api::{Gang, GangPhase, Reason, keys};
 use muster_cluster::{
     formed::{GangKey, PendingReason, has_ended},
+    gangs::runs_at_once,
     pod::{self, ObservedPod},
     rank_state::RankState,
 };
@@ -352,9 +353,8 @@ fn is_exceeded(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) 
 /// a Job has none but its own, though the Job may make fewer by now than when its Gang was made.
 fn makes_all_pods(context: PollContext<'_>, key: &GangKey, gang: &Gang, job: &Job) -> bool {
     let job_uid = job.metadata.uid.as_deref();
-    let completions = job.spec.as_ref().and_then(|spec| spec.completions);
-    let is_by_label = gang.spec.group.is_some();
-    if is_by_label && completions.is_some_and(|completions| completions < gang.spec.size) {
+    let size = u32::try_from(gang.spec.size).unwrap_or(0);
+    if gang.spec.group.is_some() && !runs_at_once(job, size) {
         return false;
     }
     let pods = context.index.pods_of_gang(key).into_iter();

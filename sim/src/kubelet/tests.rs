@@ -6,7 +6,7 @@ use super::*;
 use crate::{
     claim_controller, drivers, fixtures,
     invariants::given,
-    scenario::{GangShape, NodeShape, OwnerKind, Product, Ranks, SharedClaim},
+    scenario::{GangShape, NodeShape, OwnerKind, Product, SharedClaim},
 };
 
 /// More than anything here takes.
@@ -31,15 +31,6 @@ fn catch_up(informer: &mut Informer, api: &ApiServer) {
 /// Pods that share a claim.
 fn sharing(name: &str, claim: &str) -> GangShape {
     GangShape {
-        name: name.into(),
-        team: "blue".into(),
-        namespace: "blue".into(),
-        owner: OwnerKind::User,
-        pods: 2,
-        min_count: None,
-        max_runtime_seconds: None,
-        max_restarts: None,
-        product: None,
         gpus_per_pod: 0,
         claims_per_pod: 0,
         shared: Some(SharedClaim {
@@ -47,9 +38,8 @@ fn sharing(name: &str, claim: &str) -> GangShape {
             pods: 2,
             gpus: 1,
         }),
-        tier: 0,
-        ranks: Ranks::default(),
         submitted_at: 0,
+        ..GangShape::plain(name, "blue", OwnerKind::User, 2)
     }
 }
 

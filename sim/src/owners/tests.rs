@@ -1,7 +1,7 @@
 use super::{submission::intervals, *};
 use crate::{
     gpu_node::{Container, GpuNode},
-    scenario::{Counting, Hardships, JobShape, NodeShape, Product, Ranks},
+    scenario::{Counting, Hardships, JobShape, NodeShape, Product},
     workload::{self, Workload},
 };
 
@@ -35,21 +35,8 @@ impl Stage {
             whole_intent_bytes: crate::scenario::WHOLE_INTENT_BYTES,
             on_cordon: muster_protocol::OnCordon::Nothing,
             gangs: vec![GangShape {
-                name: "g".into(),
-                team: "blue".into(),
-                namespace: "blue".into(),
-                owner,
-                pods: 2,
-                min_count: None,
-                max_runtime_seconds: None,
-                max_restarts: None,
-                product: None,
-                gpus_per_pod: 1,
-                claims_per_pod: 1,
-                shared: None,
-                tier: 0,
-                ranks: Ranks::default(),
                 submitted_at: 5,
+                ..GangShape::plain("g", "blue", owner, 2)
             }],
         };
         let mut stage = Self {

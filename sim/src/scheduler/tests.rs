@@ -6,26 +6,14 @@ use super::*;
 use crate::{
     api_server::node_of,
     claim_controller, fixtures,
-    scenario::{GangShape, NodeShape, OwnerKind, Product, Ranks},
+    scenario::{GangShape, NodeShape, OwnerKind, Product},
 };
 
 fn gang(gpus_per_pod: usize) -> GangShape {
     GangShape {
-        name: "g".into(),
-        team: "blue".into(),
-        namespace: "blue".into(),
-        owner: OwnerKind::User,
-        pods: 1,
-        min_count: None,
-        max_runtime_seconds: None,
-        max_restarts: None,
-        product: None,
         gpus_per_pod,
-        claims_per_pod: 1,
-        shared: None,
-        tier: 0,
-        ranks: Ranks::default(),
         submitted_at: 0,
+        ..GangShape::plain("g", "blue", OwnerKind::User, 1)
     }
 }
 

@@ -38,6 +38,14 @@ impl World {
         !self.all_of(steps).is_empty()
     }
 
+    /// The pods whose containers live, by UID.
+    pub fn living_pods(&self) -> BTreeSet<String> {
+        let nodes = self.nodes.values();
+        nodes
+            .flat_map(|node| node.containers.keys().cloned())
+            .collect()
+    }
+
     /// Everybody goes on until the moment comes.
     ///
     /// # Errors

@@ -11,8 +11,8 @@ use muster_sim::{
     fixtures,
     invariants::Violation,
     scenario::{
-        BY_SCRIPT, GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape,
-        Ranks, Scenario, TeamShape, WHOLE_INTENT_BYTES,
+        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario,
+        TeamShape, WHOLE_INTENT_BYTES,
     },
     world::World,
 };
@@ -73,21 +73,9 @@ fn cluster(nodes: usize, gpus: usize, gangs: &[(&str, usize, usize)], hardships:
     });
     let nodes: Vec<NodeShape> = nodes.collect();
     let gangs = gangs.iter().map(|(name, pods, gpus_per_pod)| GangShape {
-        name: (*name).to_owned(),
-        team: TEAM.to_owned(),
-        namespace: TEAM.to_owned(),
-        owner: OwnerKind::Job(JobShape::PATIENT),
-        pods: *pods,
-        min_count: None,
-        max_runtime_seconds: None,
         max_restarts: Some(keys::MOST_RESTARTS),
-        product: None,
         gpus_per_pod: *gpus_per_pod,
-        claims_per_pod: 1,
-        shared: None,
-        tier: 0,
-        ranks: Ranks::default(),
-        submitted_at: BY_SCRIPT,
+        ..GangShape::plain(name, TEAM, OwnerKind::Job(JobShape::PATIENT), *pods)
     });
     Scenario {
         teams: vec![TeamShape {
@@ -109,14 +97,6 @@ fn cluster(nodes: usize, gpus: usize, gangs: &[(&str, usize, usize)], hardships:
     }
 }
 
-/// The pods whose containers live, by UID.
-fn living(world: &World) -> BTreeSet<String> {
-    let nodes = world.nodes.values();
-    nodes
-        .flat_map(|node| node.containers.keys().cloned())
-        .collect()
-}
-
 /// The GPUs that ranks hold: their nodes, and their numbers there.
 fn held_gpus(world: &World) -> Vec<(String, usize)> {
     let mut held = Vec::new();
@@ -136,20 +116,20 @@ fn all_run(world: &mut World, gangs: &[&str], pods: usize) -> Result<Stage, Viol
     for gang in gangs {
         world.submit(gang);
     }
-    world.until("all ranks run", |world| living(world).len() == pods)?;
+    world.until("all ranks run", |world| world.living_pods().len() == pods)?;
     let (node, _) = held_gpus(world)
         .into_iter()
         .next()
         .ok_or_else(|| never("somebody holds a GPU"))?;
     Ok(Stage {
         node,
-        before: living(world),
+        before: world.living_pods(),
     })
 }
 
 /// Whether all ranks of later attempts run, which are as many.
 fn all_run_again(world: &World, stage: &Stage) -> bool {
-    let living = living(world);
+    let living = world.living_pods();
     living.len() == stage.before.len() && living.is_disjoint(&stage.before)
 }
 

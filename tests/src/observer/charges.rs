@@ -6,7 +6,7 @@ use std::{
 };
 
 use kube::ResourceExt;
-use muster_api::{Charge, Intent, Permit, Proposal};
+use muster_api::{Charge, Gang, Intent, Permit, Proposal};
 
 use super::world::World;
 
@@ -41,6 +41,12 @@ pub(super) struct Statement<'a> {
     pods: Vec<(&'a str, &'a [String])>,
 }
 
+/// What is said by a Gang.
+pub(super) fn place_of(gang: &Gang) -> String {
+    let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
+    format!("Gang {namespace}/{}", gang.name_any())
+}
+
 /// Everything that is said about charges at one revision.
 pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
     let mut statements = Vec::new();
@@ -69,7 +75,7 @@ pub(super) fn statements(world: &World) -> Vec<Statement<'_>> {
         let namespace = gang.metadata.namespace.as_deref().unwrap_or_default();
         let pods = admission.pods.iter();
         statements.push(Statement {
-            place: format!("Gang {namespace}/{}", gang.name_any()),
+            place: place_of(gang),
             namespace,
             gang_uid: uid,
             team: &admission.team,

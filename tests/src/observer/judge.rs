@@ -61,7 +61,10 @@ pub(super) struct Judge {
     slices: BTreeMap<String, Vec<Part>>,
     uncovered: Overdue,
     leaking: Overdue,
-    doubted: Overdue,
+    /// What of that was in doubt since it lost its cause.
+    doubted: BTreeSet<String>,
+    /// The epoch of the leader that doubts.
+    doubted_by: Option<i64>,
     faults: Faults,
     fault_evictions: FaultEvictions,
     outages: Outages,
@@ -93,7 +96,8 @@ impl Default for Judge {
             slices: BTreeMap::new(),
             uncovered: Overdue::after(COVERAGE_BOUND),
             leaking: Overdue::after(RELEASE_BOUND),
-            doubted: Overdue::after(RELEASE_BOUND + DOUBT_BOUND),
+            doubted: BTreeSet::new(),
+            doubted_by: None,
             faults: Faults::default(),
             fault_evictions: FaultEvictions::default(),
             outages: Outages::default(),
@@ -171,7 +175,6 @@ impl Judge {
         if self.suspended {
             self.uncovered.shift(passed);
             self.leaking.shift(passed);
-            self.doubted.shift(passed);
             self.gang_lives.shift(passed);
             self.whole_evictions.shift(passed);
             self.faults.shift(passed);
@@ -437,14 +440,25 @@ impl Judge {
         let all = self.everything_left();
         self.findings.checked(S6, all.len());
         let causeless = all.into_iter().filter(|(_, is_caused)| !is_caused);
-        let in_doubt = leaks::in_doubt(&self.world, &self.charges);
-        let (doubted, causeless) = causeless
-            .map(|(what, _)| what)
-            .partition(|what| in_doubt.contains(what));
-        let late = self.leaking.note(causeless, self.now_millis);
-        let late_in_doubt = self.doubted.note(doubted, self.now_millis);
-        for late in late.iter().chain(&late_in_doubt) {
-            self.findings.violation(S6, late);
+        let causeless: BTreeSet<String> = causeless.map(|(what, _)| what).collect();
+        // What a pod died of is told no sooner because somebody removes the pod.
+        self.doubted.retain(|what| causeless.contains(what));
+        let in_doubt = leaks::in_doubt(&self.world).into_iter();
+        let in_doubt = in_doubt.filter(|what| causeless.contains(what));
+        self.doubted.extend(in_doubt);
+        let ledger = self.world.ledger.as_ref();
+        let epoch = ledger.map(|ledger| ledger.spec.leader_epoch);
+        // No leader tells the next one since when it doubts.
+        if epoch != self.doubted_by {
+            self.doubted_by = epoch;
+            self.leaking.begin_anew(&self.doubted, self.now_millis);
+        }
+        let doubted = &self.doubted;
+        let late = self
+            .leaking
+            .note_longer(causeless, doubted, DOUBT_BOUND, self.now_millis);
+        for late in late {
+            self.findings.violation(S6, &late);
         }
     }
 }

@@ -8,11 +8,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use muster_api::keys;
 
 use super::{
-    charges::Charges,
+    charges::{self, Charges},
     containers::Containers,
     disk::Remains,
     hardware::Part,
@@ -112,25 +113,48 @@ fn still_charged(claim: &str, place: &str) -> String {
     format!("claim {claim} is still charged ({place})")
 }
 
-/// What is charged for pods of Jobs that failed, as [`everything`] calls it: it may not be known at once what they died of, and the attempt is not ended before that.
-pub(super) fn in_doubt(world: &World, charges: &Charges) -> BTreeSet<String> {
-    let has_failed = |uid: &String| {
-        let pod = world.pods.get(uid);
-        pod.is_some_and(|pod| {
-            let phase = pod.status.as_ref().and_then(|it| it.phase.as_deref());
-            let mut owners = pod.metadata.owner_references.iter().flatten();
-            phase == Some("Failed") && owners.any(|owner| owner.kind == "Job")
-        })
-    };
+/// What Gangs say is charged for attempts of which a pod of a Job failed, as [`everything`] calls it: it may not be known at once what it died of, and the attempt is
+/// not ended before that. It is where nobody said how often the gang may be started anew, and where no pod says of itself that somebody took it. What the Ledger and
+/// permits say is due as ever: there is an intent only once there is no doubt, and a permit ends with its own pod.
+pub(super) fn in_doubt(world: &World) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    for (uid, charged) in &charges.claims {
-        // A permit is due when its own pod has ended.
-        let of_gangs = charged.named_by.iter();
-        let of_gangs = of_gangs.filter(|(place, _)| !place.starts_with("permit on "));
-        let failed = of_gangs.filter(|(_, pods)| pods.iter().any(has_failed));
-        found.extend(failed.map(|(place, _)| still_charged(uid, place)));
+    for gang in world.gangs.values() {
+        let status = gang.status.as_ref();
+        let Some(admission) = status.and_then(|status| status.admission.as_ref()) else {
+            continue;
+        };
+        if gang.spec.restart.max_restarts.is_some() {
+            continue;
+        }
+        let pods = admission.pods.iter();
+        let pods: Vec<&Pod> = pods.filter_map(|pod| world.pods.get(&pod.uid)).collect();
+        let has_failed = pods.iter().any(|pod| is_failed_pod_of_a_job(pod));
+        if has_failed && !pods.iter().any(|pod| was_taken(pod)) {
+            let place = charges::place_of(gang);
+            let claims = admission.charge.claims.iter();
+            let uids = claims.flat_map(|group| &group.uids);
+            found.extend(uids.map(|uid| still_charged(uid, &place)));
+        }
     }
     found
+}
+
+fn is_failed_pod_of_a_job(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    status.is_some_and(|status| status.phase.as_deref() == Some("Failed"))
+        && owners.any(|owner| owner.kind == "Job")
+}
+
+/// Whether a pod that failed says that something other than what ran in it ended it. Of one that somebody removes by now it is not known which came first.
+fn was_taken(pod: &Pod) -> bool {
+    let Some(status) = pod.status.as_ref() else {
+        return false;
+    };
+    let mut conditions = status.conditions.iter().flatten();
+    status.phase.as_deref() == Some("Failed")
+        && pod.metadata.deletion_timestamp.is_none()
+        && conditions.any(|it| it.type_ == "DisruptionTarget" && it.status == "True")
 }
 
 /// The device that is the whole GPU of a device: who holds a slice keeps others from its GPU, and from the slices that overlap it.

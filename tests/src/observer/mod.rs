@@ -61,7 +61,7 @@ use crate::{faults::journal::Journal, node::Node};
 /// Longest time from the proof of release until nothing is charged any more (S6).
 pub const RELEASE_BOUND: Duration = Duration::from_secs(30);
 /// How much longer a gang may be charged of which a pod of a Job failed: what it died of may be told as late as that, and the Job fails by what it
-/// was (`docs/adr/0047`).
+/// was (`docs/adr/0047`). Each leader begins anew.
 pub const DOUBT_BOUND: Duration = Duration::from_mins(1);
 /// Longest time that a GPU pod may be there without a charge when Muster finds it running (S2).
 pub const COVERAGE_BOUND: Duration = Duration::from_secs(5);

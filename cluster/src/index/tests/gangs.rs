@@ -259,26 +259,36 @@ fn ranks_that_succeeded_are_not_waited_for() {
 
 #[test]
 fn a_gang_by_label_waits_for_pods_that_the_job_of_the_first_of_them_does_not_make() {
-    for (completions, size, waits) in [(2, 3, true), (3, 2, false)] {
+    for (completions, at_once, done, declared, size) in [
+        (2, 2, 1, 3, 3),
+        (3, 3, 1, 3, 2),
+        // It makes as many in all, and half of them later: others make the other half.
+        (4, 2, 2, 4, 4),
+        (4, 4, 2, 4, 2),
+    ] {
+        let ranks: Vec<String> = (0..done).map(|rank: u32| rank.to_string()).collect();
         let job = with(
             indexed_job("train", completions),
             "/status",
-            json!({"completedIndexes": "0"}),
+            json!({"completedIndexes": ranks.join(",")}),
         );
-        let pods = (1..completions).flat_map(|rank| {
+        let job = with(job, "/spec/parallelism", json!(at_once));
+        let pods = (done..completions).flat_map(|rank| {
             let pod = rank_of("train", rank, 4);
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
             let labels = with(pod, "/metadata/labels", json!({keys::GANG: "both"}));
             let said = json!({
-                keys::GANG_SIZE: "3",
+                keys::GANG_SIZE: declared.to_string(),
                 "batch.kubernetes.io/job-completion-index": rank.to_string(),
             });
             [with(labels, "/metadata/annotations", said), claim(&name, 1)]
         });
         let index = index_with(std::iter::once(job).chain(pods.collect::<Vec<_>>()));
         let gang = only_gang(&index);
-        assert_eq!(gang.spec.size, size, "{completions} of 3");
-        assert_eq!(gang.wait.is_some(), waits, "{:?}", gang.wait);
+        let case = format!("{completions}, {at_once} at once, of {declared}");
+        assert_eq!(gang.spec.size, size, "{case}");
+        let waits = i64::from(size) > i64::from(completions - done);
+        assert_eq!(gang.wait.is_some(), waits, "{case}: {:?}", gang.wait);
     }
 }
 

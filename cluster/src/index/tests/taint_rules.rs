@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use crate::{
     index::Index,
     object::Kind,
-    testing::{gone, index_with, is, node, node_devices, partitioned, settle, slice, with},
+    testing::{
+        claim, gone, index_with, is, member, node, node_devices, partitioned, settle, slice, with,
+    },
 };
 
 fn rule(selector: &Value, key: &str, effect: &str) -> Value {
@@ -113,6 +115,45 @@ fn a_rule_costs_the_nodes_whose_devices_it_selects_and_no_others() {
     assert_eq!(touched(is(rule(&json!({}), "k", "NoSchedule"))), 2);
     assert_eq!(touched(is(of_pool("nowhere", "NoSchedule"))), 2);
     assert_eq!(touched(gone(Kind::DeviceTaintRule, "", "rule")), 0);
+}
+
+/// Who waits for a claim waits for what drains its device.
+#[test]
+fn a_rule_costs_the_gangs_that_name_a_claim_with_a_device_in_the_pool_and_no_others() {
+    let named = |pod: &str, pool: &str| {
+        let devices = json!({"devices": {"results": [
+            {"request": "gpu", "driver": "gpu.muster.dev", "pool": pool, "device": "gpu-1"},
+        ]}});
+        let claim = with(claim(pod, 1), "/status/allocation", devices);
+        [member(pod, 1, pod, "1"), claim]
+    };
+    let mut index = index_with(
+        [named("here", "a"), named("there", "b")]
+            .into_iter()
+            .flatten(),
+    );
+    let key_of = |index: &Index, pod: &str| {
+        let mut gangs = index.formed_gangs();
+        let gang = gangs.find(|gang| gang.pods[0].identity.name == pod);
+        gang.unwrap().key.clone()
+    };
+    let (here, there) = (key_of(&index, "here"), key_of(&index, "there"));
+    for selector in [
+        json!({"pool": "a"}),
+        json!({"driver": "gpu.muster.dev", "pool": "a"}),
+        json!({"driver": "gpu.muster.dev", "pool": "a", "device": "gpu-1"}),
+    ] {
+        for change in [
+            is(rule(&selector, "k", "NoSchedule")),
+            gone(Kind::DeviceTaintRule, "", "rule"),
+        ] {
+            index.observe(change);
+            let gangs = index.refresh(Timestamp(0)).gangs;
+            assert!(gangs.contains(&here), "{selector}: {gangs:?}");
+            assert!(!gangs.contains(&there), "{selector}: {gangs:?}");
+            settle(&mut index);
+        }
+    }
 }
 
 #[test]

@@ -656,3 +656,27 @@ fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
     make(&mut bench);
     assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
 }
+
+/// The first pods of a gang may all be of one Job that has others make the rest, be it that it makes more of its own later.
+#[test]
+fn a_job_that_runs_fewer_pods_at_once_than_its_gang_has_is_not_taken_for_the_only_one() {
+    for completions in [Some(2), Some(4), None] {
+        let mut bench = Bench::new();
+        bench.server.put(job(2, 0));
+        change_job(&mut bench, |job| {
+            let spec = job.spec.as_mut().unwrap();
+            spec.backoff_limit = Some(1);
+            spec.completions = completions;
+            // What completes by nothing has no indexes.
+            let mode = spec.completion_mode.take();
+            spec.completion_mode = mode.filter(|_| completions.is_some());
+        });
+        for index in 0..2 {
+            labelled_pod_of(&mut bench, "fit", index);
+        }
+        bench.run();
+        let reason = bench.gang_status().queue.map(|queue| queue.reason);
+        assert_eq!(reason, Some(Reason::MissingPods), "{completions:?}");
+        assert_eq!(limit(&bench), Some(1), "{completions:?}");
+    }
+}

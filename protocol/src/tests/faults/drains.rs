@@ -113,7 +113,12 @@ fn a_gang_waits_for_a_claim_whose_device_is_drained_until_it_is_released_or_the_
         pass(&mut bench, 5);
         let queue = status_of(&bench, "late").queue.unwrap();
         assert_eq!(queue.reason, Reason::WaitingForRelease, "{}", queue.details);
-        for said in ["late-0", "gpu-1", "DeviceTaintRule swap"] {
+        for said in [
+            "late-0",
+            "gpu-1",
+            "DeviceTaintRule swap",
+            "delete the claim",
+        ] {
             assert!(queue.details.contains(said), "{said}: {}", queue.details);
         }
         if is_released {

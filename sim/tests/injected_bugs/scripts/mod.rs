@@ -14,8 +14,8 @@ use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
     scenario::{
-        BY_SCRIPT, GangShape, Hardships, NodeShape, OwnerKind, Product, QuotaShape, Ranks,
-        Scenario, TeamShape, WHOLE_INTENT_BYTES,
+        GangShape, Hardships, NodeShape, OwnerKind, Product, QuotaShape, Scenario, TeamShape,
+        WHOLE_INTENT_BYTES,
     },
     script::Script,
     world::{Steps, World},
@@ -30,21 +30,8 @@ type Shape = (&'static str, usize, usize);
 
 fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Script {
     let gangs = gangs.iter().map(|(name, pods, gpus_per_pod)| GangShape {
-        name: (*name).to_owned(),
-        team: TEAM.to_owned(),
-        namespace: TEAM.to_owned(),
-        owner: OwnerKind::User,
-        pods: *pods,
-        min_count: None,
-        max_runtime_seconds: None,
-        max_restarts: None,
-        product: None,
         gpus_per_pod: *gpus_per_pod,
-        claims_per_pod: 1,
-        shared: None,
-        tier: 0,
-        ranks: Ranks::default(),
-        submitted_at: BY_SCRIPT,
+        ..GangShape::plain(name, TEAM, OwnerKind::User, *pods)
     });
     let scenario = Scenario {
         nodes: vec![NodeShape {
