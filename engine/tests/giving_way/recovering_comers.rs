@@ -131,6 +131,27 @@ fn nobody_is_looked_at_for_a_gang_that_none_of_those_who_recover_may_ask() {
     }
 }
 
+/// Nothing is new of who runs there: another gang of its Team, of which nobody has told yet who may ask it, takes what is lent.
+#[test]
+fn who_recovers_asks_a_gang_at_once_whose_team_begins_to_borrow() {
+    let teams = vec![
+        preempting("a", Some("all"), 8),
+        team("b", Some("all"), limit(8)),
+    ];
+    let nodes = vec![node("n0", "s/l", 8), node("small", "s/l", 1)];
+    let mut state = state(nodes, teams);
+    state.apply(Update::Cohort(cohort("all", None, 8)));
+    waits_again(&mut state, "high", "a", 10);
+    let held = hold("low", "b", "n0", &ALL_EIGHT);
+    state.apply(Update::Hold(held.clone()));
+    state.apply(Update::Running(runs_with(0, &held)));
+    comes_to_rest(&mut state, "it is within the quota of its Team");
+    let more = hold("more", "b", "small", &ALL_EIGHT[..1]);
+    state.apply(Update::Hold(more));
+    let decisions = decide_at(&mut state, 120);
+    assert_eq!(victims(&decisions), ["gang-of-low for gang-of-high"]);
+}
+
 /// For a question what is kept is given up and kept again, by which its Team ceases to borrow, and begins.
 #[test]
 fn that_one_is_asked_is_no_reason_to_ask_another_one_that_may_preempt_it() {
