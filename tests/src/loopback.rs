@@ -3,7 +3,11 @@
 //! On Linux all of 127.0.0.0/8 is local without any configuration. A suite takes one 127.x.0.0/16:
 //! its programs listen on 127.x.0.1, the pods of its n-th node get 127.x.(n+1).0/24.
 
-use std::net::{Ipv4Addr, TcpListener};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, TcpListener},
+    sync::{Mutex, PoisonError},
+};
 
 use anyhow::{Context, Result, bail};
 
@@ -13,6 +17,10 @@ const LOCK_PORT: u16 = 17_171;
 
 /// Second numbers that suites may take; the low ones are left to what people configure by hand.
 const RANGE: std::ops::RangeInclusive<u8> = 32..=250;
+
+/// What [`free_ports`] has told in this process. The kernel chooses at random among some thousands, and what has been told need not be listened to
+/// yet: kube-scheduler starts last, and kubelets seconds after their ports were found.
+static TOLD: Mutex<BTreeSet<(Ipv4Addr, u16)>> = Mutex::new(BTreeSet::new());
 
 /// A 127.x.0.0/16 that nobody else has while this value lives.
 #[derive(Debug)]
@@ -63,16 +71,23 @@ impl Loopback {
     }
 }
 
-/// Ports of an address that are free now. They are found together, so that they differ. Somebody may take one before it is
-/// used only by listening on all addresses of the machine.
+/// Ports of an address that are free now. No two that this process finds are the same, however late they are used. Somebody else may take one before
+/// that only by listening on all addresses of the machine.
 pub fn free_ports<const N: usize>(address: Ipv4Addr) -> Result<[u16; N]> {
+    let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+    // Held to the end: a port that was told before is not found again.
     let mut listeners = Vec::with_capacity(N);
     let mut ports = [0; N];
     for port in &mut ports {
-        let listener = TcpListener::bind((address, 0))
-            .with_context(|| format!("cannot listen on {address}"))?;
-        *port = listener.local_addr()?.port();
-        listeners.push(listener);
+        *port = loop {
+            let listener = TcpListener::bind((address, 0))
+                .with_context(|| format!("cannot listen on {address}"))?;
+            let found = listener.local_addr()?.port();
+            listeners.push(listener);
+            if told.insert((address, found)) {
+                break found;
+            }
+        };
     }
     Ok(ports)
 }
@@ -94,6 +109,17 @@ mod tests {
         let mut ports = loopback.free_ports::<8>().unwrap();
         ports.sort_unstable();
         assert!(ports.windows(2).all(|pair| pair[0] != pair[1]));
+    }
+
+    #[test]
+    fn ports_that_are_found_one_after_the_other_differ_though_nobody_listens_to_them_yet() {
+        let loopback = Loopback::take().unwrap();
+        // So many of the kernel's choices are never all different.
+        let found: Vec<u16> = (0..500)
+            .flat_map(|_| loopback.free_ports::<2>().unwrap())
+            .collect();
+        let different: BTreeSet<u16> = found.iter().copied().collect();
+        assert_eq!(different.len(), found.len());
     }
 
     #[test]

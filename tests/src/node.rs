@@ -30,7 +30,10 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use k8s_openapi::api::core::v1::Node as NodeObject;
-use kube::Api;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
 use muster_api::keys;
 use nvidia_ml_mock::StateFile;
 use serde_json::json;
@@ -438,15 +441,16 @@ impl Node {
     pub async fn label(&self, control_plane: &ControlPlane) -> Result<()> {
         let nodes: Api<NodeObject> = Api::all(control_plane.client());
         let patch = json!({"metadata": {"labels": self.options.labels}});
-        nodes
-            .patch(
-                self.name(),
-                &kube::api::PatchParams::default(),
-                &kube::api::Patch::Merge(&patch),
-            )
-            .await
-            .with_context(|| format!("cannot label node {}", self.name()))?;
-        Ok(())
+        let what = format!("node {} has its labels", self.name());
+        // The kubelet writes it, too.
+        eventually(&what, READY_LIMIT, async || {
+            let parameters = PatchParams::default();
+            nodes
+                .patch(self.name(), &parameters, &Patch::Merge(&patch))
+                .await?;
+            Ok(Progress::Done(()))
+        })
+        .await
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::{process::Command, time::Duration};
 
+use tokio::sync::OnceCell;
+
 use crate::process::Launch;
 
 /// Why the tests cannot run here, if they cannot. Building the programs is not part of it.
@@ -33,8 +35,14 @@ pub async fn missing() -> Option<String> {
     None
 }
 
-/// Whether a node can have a user and mount namespace of its own, with mounts in it.
+/// Whether a node can have a user and mount namespace of its own, with mounts in it. Tried once, so that all nodes are
+/// alike: a try that fails while the machine is busy would make one of them another.
 pub async fn user_namespaces_work() -> bool {
+    static WORK: OnceCell<bool> = OnceCell::const_new();
+    *WORK.get_or_init(try_user_namespaces).await
+}
+
+async fn try_user_namespaces() -> bool {
     Launch::new("unshare", "unshare")
         .args([
             "--user",

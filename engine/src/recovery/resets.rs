@@ -187,7 +187,7 @@ impl ResetTurns {
         let waiting = Waiting {
             since: now_seconds,
             is_hindered,
-            was_told: before.map_or(seen.leave.is_some(), |before| before.was_told),
+            was_told: before.map_or_else(|| seen.leave.is_some(), |before| before.was_told),
         };
         self.wait(node, waiting);
         self.is_unjudged |= !is_hindered;

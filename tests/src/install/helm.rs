@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::{NAMESPACE, Part, RELEASE};
 use crate::{
     kube_binaries::KubeBinaries,
+    kubernetes::{Progress, eventually},
     node::{BOARD_FILE_ON_NODE, PROC_ON_NODE},
     process::Launch,
     programs::Programs,
@@ -16,6 +17,9 @@ use crate::{
 
 /// Longest time of one call of Helm.
 const LIMIT: Duration = Duration::from_mins(2);
+
+/// Longest time until the API server serves the kinds that the chart defines.
+const SERVED_LIMIT: Duration = Duration::from_mins(1);
 
 /// What a test install differs by from the chart's defaults.
 pub(super) struct Values {
@@ -72,7 +76,8 @@ pub(super) fn values(
     }
 }
 
-/// `helm install`.
+/// `helm install`, and the upgrade that mends it where that came too early: the chart's hooks make objects of a kind that the chart itself has just
+/// defined, without waiting in between. On a busy machine the API server may not serve that kind yet.
 pub(super) async fn install(kube: &KubeBinaries, kubeconfig: &Path, values: &Values) -> Result<()> {
     let chart = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/helm/muster");
     let directory = kubeconfig
@@ -80,23 +85,80 @@ pub(super) async fn install(kube: &KubeBinaries, kubeconfig: &Path, values: &Val
         .context("a kubeconfig lies in a directory")?;
     let file = directory.join("values.json");
     std::fs::write(&file, format!("{:#}\n", values.file))?;
-    let mut launch = Launch::new("helm", kube.helm())
-        .args(["install", RELEASE])
-        .arg(chart)
-        .args([
-            "--namespace",
-            NAMESPACE,
-            "--create-namespace",
-            "--kubeconfig",
-        ])
-        .arg(kubeconfig)
-        .arg("--values")
-        .arg(&file)
-        // Helm keeps its caches in the home directory.
-        .env("HOME", directory);
-    for value in &values.set {
-        launch = launch.args(["--set", value]);
+    let launch = |command: &[&str]| {
+        let launch = Launch::new("helm", kube.helm())
+            .args(command.iter().copied())
+            .arg(RELEASE)
+            .arg(&chart)
+            .args([
+                "--namespace",
+                NAMESPACE,
+                "--create-namespace",
+                "--kubeconfig",
+            ])
+            .arg(kubeconfig)
+            .arg("--values")
+            .arg(&file)
+            // Helm keeps its caches in the home directory.
+            .env("HOME", directory);
+        let set = values.set.iter();
+        set.fold(launch, |launch, value| {
+            launch.args(["--set", value.as_str()])
+        })
+    };
+    let mut command: &[&str] = &["install"];
+    eventually("Helm installs the chart", SERVED_LIMIT, async || {
+        let done = launch(command).output(LIMIT).await;
+        command = &["upgrade", "--install"];
+        Ok(match done {
+            Ok(_) => Progress::Done(()),
+            Err(error) => {
+                let said = format!("{error:#}");
+                if is_too_early(&said) {
+                    Progress::NotYet(said)
+                } else {
+                    Progress::Never(error)
+                }
+            }
+        })
+    })
+    .await
+}
+
+/// Whether Helm says that a kind is not served: by what the API server lists, or by its answer to a call.
+fn is_too_early(said: &str) -> bool {
+    [
+        "no matches for kind",
+        "could not find the requested resource",
+    ]
+    .iter()
+    .any(|words| said.contains(words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_kind_that_is_not_served_yet_is_waited_for() {
+        let hook =
+            "helm ended with exit status: 1: Error: INSTALLATION FAILED: failed post-install: ";
+        for (said, expected) in [
+            (
+                "resource mapping not found for name: \"critical\" namespace: \"\" from \"\": no matches for kind \"PriorityTier\" in version \"muster.dev/v1alpha1\"\nensure CRDs are installed first",
+                true,
+            ),
+            (
+                "warning: Hook post-install muster/templates/prioritytiers.yaml failed: the server could not find the requested resource",
+                true,
+            ),
+            (
+                "PriorityTier \"critical\" is invalid: spec.value: Required value",
+                false,
+            ),
+            ("cannot reuse a name that is still in use", false),
+        ] {
+            assert_eq!(is_too_early(&format!("{hook}{said}")), expected, "{said}");
+        }
     }
-    launch.output(LIMIT).await?;
-    Ok(())
 }

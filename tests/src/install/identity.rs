@@ -20,6 +20,9 @@ use crate::{
 /// Validity of a token: longer than any run of a suite, or of a measurement that takes all night. Rotation is the kubelet's business in production.
 const TOKEN_SECONDS: i64 = 48 * 3600;
 
+/// Longest time until the API server gives a token, or takes a pod and it runs: what the chart made is new to it.
+const LIMIT: Duration = Duration::from_mins(1);
+
 /// A kubeconfig that speaks for this ServiceAccount, bound to this pod if one is given. `file` names it.
 pub(super) async fn kubeconfig(
     control_plane: &ControlPlane,
@@ -41,12 +44,17 @@ pub(super) async fn kubeconfig(
         }),
         ..TokenRequest::default()
     };
-    let answer = accounts
-        .create_token_request(service_account, &PostParams::default(), &request)
-        .await
-        .with_context(|| format!("cannot get a token of ServiceAccount {service_account}"))?;
-    let token = answer.status.and_then(|status| status.token);
-    let token = token.context("a token request without an answer")?;
+    let what = format!("there is a token of ServiceAccount {service_account}");
+    let token = eventually(&what, LIMIT, async || {
+        let answer = accounts
+            .create_token_request(service_account, &PostParams::default(), &request)
+            .await?;
+        let token = answer.status.and_then(|status| status.token);
+        token
+            .map(Progress::Done)
+            .context("a token request without an answer")
+    })
+    .await?;
     let token_file = control_plane.directory().join(format!("{file}.token"));
     fs::write(&token_file, token)?;
     control_plane.kubeconfig_with(file, &Credentials::TokenFile(token_file))
@@ -70,19 +78,19 @@ pub(super) async fn placeholder(
             "containers": [{"name": "placeholder", "image": "example.invalid/placeholder:1", "command": ["sleep", "infinity"]}],
         },
     }))?;
-    let pod = kubernetes::create(&pods, &pod).await?;
     let name = pod.name_any();
-    eventually(
-        &format!("the placeholder {name} runs"),
-        Duration::from_mins(1),
-        async || {
-            let pod = pods.get(&name).await?;
-            let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
-            Ok(Progress::when(phase.as_deref() == Some("Running"), || {
-                format!("it is {phase:?}")
-            }))
-        },
-    )
-    .await?;
-    Ok(pod)
+    eventually(&format!("the placeholder {name} runs"), LIMIT, async || {
+        // It may have been made by a call whose answer was lost.
+        let pod = match pods.get_opt(&name).await? {
+            Some(pod) => pod,
+            None => kubernetes::create(&pods, &pod).await?,
+        };
+        let phase = pod.status.as_ref().and_then(|status| status.phase.clone());
+        Ok(if phase.as_deref() == Some("Running") {
+            Progress::Done(pod)
+        } else {
+            Progress::NotYet(format!("it is {phase:?}"))
+        })
+    })
+    .await
 }

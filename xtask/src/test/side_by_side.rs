@@ -2,7 +2,7 @@
 //!
 //! The output of a suite is kept in a file while it runs and printed whole when it ends, so that two never mix;
 //! meanwhile one line says how far each is. A suite that fails keeps no other one from running: all that is wrong is told at once,
-//! and again at the end, where whoever sees the end only looks for it.
+//! and in short again behind the table of times, where whoever sees the end only looks for it.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -26,9 +26,13 @@ const LOOK: Duration = Duration::from_secs(1);
 /// How often it is repeated where the output goes to a file.
 const REPEAT: Duration = Duration::from_secs(30);
 /// How many lines of a suite that failed are repeated in the end.
-const END_LINES: usize = 60;
+const END_LINES: usize = 25;
+/// How many characters of each of them.
+const END_LINE_CHARACTERS: usize = 300;
 /// What the line of a scenario's result begins with.
 const RESULT: &str = "test ";
+/// What the last line of a program of Rust's own test harness begins with.
+const HARNESS_RESULT: &str = "test result: ";
 
 /// A suite that is to run.
 pub(super) struct Suite {
@@ -95,10 +99,10 @@ pub(super) fn run(
         }
     })?;
     if !failed.is_empty() {
+        report.print();
         for name in &failed {
             print_end(name, directory)?;
         }
-        report.print();
         bail!("failed: {}", failed.join(", "));
     }
     Ok(())
@@ -167,15 +171,54 @@ fn print_whole(ended: &Ended, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Repeats the last lines of a suite's output.
+/// Repeats what a suite that failed said of it.
 fn print_end(name: &str, directory: &Path) -> Result<()> {
     let log = log(directory, name);
     let output = fs::read(&log).with_context(|| format!("reading {}", log.display()))?;
     let text = String::from_utf8_lossy(&output);
-    let lines: Vec<&str> = text.lines().collect();
-    let end = &lines[lines.len().saturating_sub(END_LINES)..];
-    println!("==> the end of {name}\n{}", end.join("\n"));
+    println!("==> the end of {name}\n{}", end_of(name, &text));
     Ok(())
+}
+
+/// Of what a suite that failed has said: the lines from its first failure on, but for scenarios that went well. One that says nothing of a failure
+/// may have panicked; else its last lines are told. Long lines are cut.
+fn end_of(suite: &str, text: &str) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    let last_lines = lines.len().saturating_sub(END_LINES);
+    let began = lines
+        .iter()
+        .position(|line| is_failure(suite, line))
+        .or_else(|| panic_in(&lines))
+        .unwrap_or(last_lines);
+    let told = lines.iter().skip(began);
+    let told = told.filter(|line| !(line.starts_with(RESULT) && line.contains(" ... ok (")));
+    let told: Vec<String> = told.take(END_LINES).map(|line| cut(line)).collect();
+    told.join("\n")
+}
+
+/// Whether a suite on the real control plane says in this line that a scenario, or all of it, has failed.
+fn is_failure(suite: &str, line: &str) -> bool {
+    let is_of_scenario =
+        line.starts_with(&format!("{RESULT}{suite}::")) && line.contains(" ... FAILED");
+    is_of_scenario || line.starts_with(&format!("{suite}: FAILED"))
+}
+
+/// The line of the last panic. Rust's own test harness names in its end what has failed, and panics there may be expected.
+fn panic_in(lines: &[&str]) -> Option<usize> {
+    if lines.iter().any(|line| line.starts_with(HARNESS_RESULT)) {
+        return None;
+    }
+    lines
+        .iter()
+        .rposition(|line| line.contains(" panicked at "))
+}
+
+/// The line, or so much of it as is repeated.
+fn cut(line: &str) -> String {
+    match line.char_indices().nth(END_LINE_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &line[..end]),
+        None => line.to_owned(),
+    }
 }
 
 /// A thread that panicked has left the line as good as any.
@@ -304,6 +347,72 @@ mod tests {
         assert!(ended.exists());
         assert!(started.exists());
         fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn the_end_of_a_suite_that_failed_says_what_has_failed() {
+        let many = |line: &str| [line; 40].join("\n");
+        let last = |line: &str| [line; END_LINES].join("\n");
+        let failed = "test gangs::b ... FAILED (3.1 s)\n  it waits\ngangs: FAILED: b";
+        let told = "test gangs::b ... FAILED (3.1 s)\n  it waits\ntest gangs::c is looked at\ngangs: FAILED: b";
+        let panicked = "thread 'main' (7) panicked at a.rs:1:2:\n  1: frame";
+        for (text, expected) in [
+            // A suite on the real control plane: from the first failure on, without what went well.
+            (
+                format!(
+                    "{}\n{failed}",
+                    many("test gangs::a ... ok (1.0 s; 1 gangs)")
+                ),
+                failed.to_owned(),
+            ),
+            (
+                told.replace(
+                    "test gangs::c",
+                    "test gangs::a ... ok (1.0 s)\ntest gangs::c",
+                ),
+                told.to_owned(),
+            ),
+            // It is cut short after so many lines.
+            (
+                format!("gangs: FAILED: no cluster\n{}", many("of a log")),
+                format!("gangs: FAILED: no cluster\n{}", last("of a log"))
+                    .lines()
+                    .take(END_LINES)
+                    .collect::<Vec<_>>()
+                    .join("\n"),
+            ),
+            // It ended without a word of its own.
+            (
+                format!("{}\n{panicked}", many("gangs: it starts")),
+                panicked.to_owned(),
+            ),
+            // A program of Rust's own test harness, with a panic that a test expects.
+            (
+                format!(
+                    "{panicked}\ntest a::b ... FAILED\n{}\ntest result: FAILED.",
+                    many("of a test")
+                ),
+                format!(
+                    "{}\ntest result: FAILED.",
+                    ["of a test"; END_LINES - 1].join("\n")
+                ),
+            ),
+            // Another suite's failure is none of this one.
+            (
+                format!("test faults::a ... FAILED\n{}", many("goes on")),
+                last("goes on"),
+            ),
+            (String::new(), String::new()),
+        ] {
+            assert_eq!(end_of("gangs", &text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_line_that_is_repeated_has_a_limit_in_characters() {
+        let most = "é".repeat(END_LINE_CHARACTERS);
+        assert_eq!(cut(&most), most);
+        assert_eq!(cut(&format!("{most}é")), format!("{most}…"));
     }
 
     #[test]

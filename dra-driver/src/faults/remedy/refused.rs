@@ -185,7 +185,8 @@ mod tests {
             assert_eq!(refused.is_hindered(), Some(true));
             pauses.push((refused.again - now).as_secs() / 60);
             // Neither before that nor for the leave that it still has.
-            assert!(!refused.is_due(true, refused.again - Duration::from_secs(1)));
+            let just_before = refused.again.checked_sub(Duration::from_secs(1)).unwrap();
+            assert!(!refused.is_due(true, just_before));
             now = refused.again;
             assert!(refused.is_due(false, now));
             // Nobody has it open, and what the command says of it is known once it is run.
