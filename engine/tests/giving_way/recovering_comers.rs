@@ -4,7 +4,7 @@ use crate::{
     common::*,
     recovering::{decide_at, made_again, preempting, recovers},
 };
-use muster_engine::{Decisions, Hold, Running, State, Timestamp, Update};
+use muster_engine::{Cohort, Decisions, Hold, Running, State, Timestamp, Update, quota::Sharing};
 
 const ALL_EIGHT: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
@@ -147,6 +147,34 @@ fn who_recovers_asks_a_gang_at_once_whose_team_begins_to_borrow() {
     state.apply(Update::Running(runs_with(0, &held)));
     comes_to_rest(&mut state, "it is within the quota of its Team");
     let more = hold("more", "b", "small", &ALL_EIGHT[..1]);
+    state.apply(Update::Hold(more));
+    let decisions = decide_at(&mut state, 120);
+    assert_eq!(victims(&decisions), ["gang-of-low for gang-of-high"]);
+}
+
+/// Where shares are fair nobody gives way whose share is smaller. It need not be the gang that is asked of which its Team has more.
+#[test]
+fn who_recovers_asks_a_gang_at_once_whose_team_has_the_larger_share_from_now_on() {
+    let teams = vec![
+        preempting("a", Some("all"), 0),
+        team("b", Some("all"), limit(0)),
+    ];
+    let nodes = [("n0", 8), ("three", 3), ("seven", 7)];
+    let nodes = nodes.map(|(name, devices)| node(name, "s/l", devices));
+    let mut state = state(nodes.to_vec(), teams);
+    state.apply(Update::Cohort(Cohort {
+        sharing: Sharing::FAIR,
+        ..cohort("all", None, 24)
+    }));
+    waits_again(&mut state, "high", "a", 10);
+    let low = hold("low", "b", "n0", &ALL_EIGHT[..2]);
+    let beside = hold("beside", "b", "three", &ALL_EIGHT[..3]);
+    for held in [&low, &beside] {
+        state.apply(Update::Hold(held.clone()));
+    }
+    state.apply(Update::Running(runs_with(0, &low)));
+    comes_to_rest(&mut state, "its Team has 5, and 8 are asked for");
+    let more = hold("more", "b", "seven", &ALL_EIGHT[..7]);
     state.apply(Update::Hold(more));
     let decisions = decide_at(&mut state, 120);
     assert_eq!(victims(&decisions), ["gang-of-low for gang-of-high"]);
