@@ -379,7 +379,8 @@ impl State {
         let roots = in_cohorts.filter(matters).map(|team| tree.root_of(team));
         for root in roots.collect::<BTreeSet<NodeId>>() {
             self.hopes.go_in_another_order(root, priority);
-            self.keeps.comers.go_in_another_order(root, priority);
+            let looks = self.keeps.comers.go_in_another_order(root, priority);
+            self.cluster.note_visits(looks);
         }
     }
 
@@ -397,7 +398,8 @@ impl State {
             is_asked |= self.hopes.hoping.of(at, priority).next().is_some();
             at_once.extend(self.hopes.can_be_asked(at, priority));
         }
-        self.keeps.comers.can_be_asked(team, others, priority, pair);
+        let looks = self.keeps.comers.can_be_asked(team, others, priority, pair);
+        self.cluster.note_visits(looks);
         if is_asked {
             self.note_came(team, pair, amount);
         }
@@ -411,7 +413,8 @@ impl State {
         let tree = &self.moments.afterwards;
         let (root, above) = (tree.root_of(node), tree.parent_of(node));
         let at_once = self.hopes.can_be_asked(root, i32::MIN);
-        self.keeps.comers.begin_to_borrow(node, root, pair);
+        let looks = self.keeps.comers.begin_to_borrow(node, root, pair);
+        self.cluster.note_visits(looks);
         if let Some(above) = above
             && self.hopes.hoping.of(root, i32::MIN).next().is_some()
         {
@@ -434,7 +437,8 @@ impl State {
         let root = self.moments.afterwards.root_of(node);
         // What is charged no longer is noticed by those that recover as what came free.
         if amount > 0 {
-            self.keeps.comers.note_charged(root);
+            let looks = self.keeps.comers.note_charged(root);
+            self.cluster.note_visits(looks);
         }
         if self.hopes.takes_no_turns() {
             return;
@@ -449,7 +453,8 @@ impl State {
     pub(super) fn note_rights(&mut self) {
         self.hopes
             .happened_everywhere(|lacking| lacking >= Lacking::Place);
-        self.keeps.comers.note_rights();
+        let looks = self.keeps.comers.note_rights();
+        self.cluster.note_visits(looks);
     }
 
     /// Has those who wait for it notice what happened to nodes.

@@ -46,22 +46,7 @@ impl Recovery {
         };
         let mut state = state(Vec::new(), vec![research]);
         for (at, gpus) in gpus.iter().enumerate() {
-            let all: Vec<usize> = (0..*gpus).collect();
-            let held = hold(&format!("h{at:05}"), "a", &format!("gone-{at}"), &all);
-            let again = waiting(at, *gpus);
-            state.apply(Update::Recovering(Recovering {
-                gang: again.uid.clone(),
-                attempt: 1,
-                priority: 0,
-                queued_at: again.queued_at,
-                may_be_preempted: true,
-                since: Timestamp(100_000),
-                until: Timestamp(1_000_000),
-                held: vec![held],
-                left: BTreeSet::new(),
-                domain: domain(at),
-            }));
-            state.apply(Update::Waiting(again));
+            waits_again(&mut state, (at, "a"), *gpus, domain(at));
         }
         let mut recovery = Self {
             state,
@@ -104,11 +89,36 @@ fn uid(at: usize) -> GangUid {
 
 /// The gang with pods that were made again.
 fn waiting(at: usize, gpus: usize) -> Gang {
+    waiting_of((at, "a"), gpus)
+}
+
+/// The same of another Team.
+fn waiting_of((at, team): (usize, &str), gpus: usize) -> Gang {
     let gpus = u32::try_from(gpus).expect("few");
     let seconds = i64::try_from(at).expect("few");
-    let mut gang = self::at(seconds, gang(uid(at).as_str(), "a", 1, gpus));
+    let mut gang = self::at(seconds, gang(uid(at).as_str(), team, 1, gpus));
     gang.attempt = 2;
     gang
+}
+
+/// A gang of one pod lost so many GPUs of a node that is gone, which was in this domain, and waits again.
+fn waits_again(state: &mut State, (at, team): (usize, &str), gpus: usize, domain: Vec<String>) {
+    let all: Vec<usize> = (0..gpus).collect();
+    let held = hold(&format!("h{at:05}"), team, &format!("gone-{at}"), &all);
+    let again = waiting_of((at, team), gpus);
+    state.apply(Update::Recovering(Recovering {
+        gang: again.uid.clone(),
+        attempt: 1,
+        priority: 0,
+        queued_at: again.queued_at,
+        may_be_preempted: true,
+        since: Timestamp(100_000),
+        until: Timestamp(1_000_000),
+        held: vec![held],
+        left: BTreeSet::new(),
+        domain,
+    }));
+    state.apply(Update::Waiting(again));
 }
 
 #[test]
@@ -162,6 +172,44 @@ fn somebody_whom_they_may_preempt_costs_the_same_with_10_000_that_recover_as_wit
     let (few, many) = (looks(1_000), looks(10_000));
     println!("{few:?}, then {many:?}");
     assert!(few.0 > 0, "somebody was asked");
+    assert!(many.0 <= 2 * few.0, "asked: {few:?}, then {many:?}");
+    assert!(many.1 <= 2 * few.1, "looks: {few:?}, then {many:?}");
+}
+
+/// All of them borrow, and may have back what others do. To be asked, each gives up what is kept for it, and has it again: its Team ceases to borrow, and begins.
+#[test]
+fn a_question_costs_the_same_whether_200_or_2_000_teams_may_ask_whoever_begins_to_borrow() {
+    let looks = |count: usize| {
+        let name = |at: usize| format!("t{at:05}");
+        let teams = (0..count).map(|at| Team {
+            preemption: PREEMPTS,
+            ..team(&name(at), Some("all"), limit(0))
+        });
+        let mut state = state(Vec::new(), teams.collect());
+        let nominal = i64::try_from(8 * count).expect("few");
+        state.apply(Update::Cohort(cohort("all", None, nominal)));
+        for at in 0..count {
+            waits_again(&mut state, (at, name(at).as_str()), 8, Vec::new());
+        }
+        let mut recovery = Recovery {
+            state,
+            now: 100_000,
+        };
+        assert!(recovery.settle().is_empty(), "there is no node");
+        for at in [0, count - 1] {
+            let kept = recovery.state.recovery_of(&uid(at));
+            assert_eq!(kept.map(|kept| kept.charged), Some(1), "{at}");
+        }
+        recovery.comes("small", 4);
+        let before = recovery.state.visited();
+        let decisions = recovery.decide();
+        assert!(decisions.admissions.is_empty() && decisions.preemptions.is_empty());
+        let looks = recovery.state.visited() - before;
+        (decisions.visited.recovering, looks)
+    };
+    let (few, many) = (looks(200), looks(2_000));
+    println!("{few:?}, then {many:?}");
+    assert!(few.0 > 100, "many are asked");
     assert!(many.0 <= 2 * few.0, "asked: {few:?}, then {many:?}");
     assert!(many.1 <= 2 * few.1, "looks: {few:?}, then {many:?}");
 }

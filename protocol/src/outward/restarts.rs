@@ -240,17 +240,12 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     let declared = restarts(context, key, gang);
     let owed = |job: &Job| match declared {
         Some(restarts) if restarts.is_exhausted() || fails_by_index(job) => None,
-        Some(restarts) => cover(context, key, gang, job, |pods| {
-            restarts.failures_covered(pods)
-        }),
+        Some(restarts) => cover(context, key, gang, job, RaisedFor::Restarts(restarts)),
         None if is_exceeded(context, key, gang, job) => restore(context, job),
         // What only observes changes nothing for the sake of faults.
         None if faults::acts(context) && may_be_covered(job) => {
-            let attempts = whole_number(attempt(gang));
-            let raised = cover(context, key, gang, job, |pods| {
-                pods.failures_until(attempts, 0)
-            });
-            raised.filter(|_| makes_all_pods(context, key, gang, job))
+            let attempt = whole_number(attempt(gang));
+            cover(context, key, gang, job, RaisedFor::Faults { attempt })
         }
         None => None,
     };
@@ -259,19 +254,38 @@ pub(crate) fn writes(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Ve
     jobs.filter_map(owed).collect()
 }
 
-/// Raises the limit of a Job so that it covers so many failures, by how many pods the attempts of its gang have, if it does not.
+/// What the limit of a Job is raised for.
+#[derive(Clone, Copy)]
+enum RaisedFor {
+    /// The restarts that its gang declares, beside what its attempts so far may have cost.
+    Restarts(Restarts),
+    /// What the attempts up to this one may have cost, whatever ended them: only of a Job that makes all pods of its gang.
+    Faults { attempt: u32 },
+}
+
+impl RaisedFor {
+    /// How many failures the limit is to cover, if the attempts of the gang have so many pods.
+    fn failures(self, pods: PodsOfAttempts) -> i32 {
+        let failures = match self {
+            Self::Restarts(restarts) => restarts.failures_covered(pods),
+            Self::Faults { attempt } => pods.failures_until(attempt, 0),
+        };
+        i32::try_from(failures).unwrap_or(i32::MAX)
+    }
+}
+
+/// Raises the limit of a Job so that it covers what that is for, if it does not. At its pods it looks only where its numbers say that it may be owed.
 fn cover(
     context: PollContext<'_>,
     key: &GangKey,
     gang: &Gang,
     job: &Job,
-    failures: impl Fn(PodsOfAttempts) -> u32,
+    raised_for: RaisedFor,
 ) -> Option<ApiRequest> {
-    let covered_by = |pods| i32::try_from(failures(pods)).unwrap_or(i32::MAX);
     let limit = backoff_limit(job);
     let is_enough =
         |covered: i32| limit >= covered || covers(job).is_some_and(|(_, to)| to >= covered);
-    let most = covered_by(pods_of_attempts(gang, job));
+    let most = raised_for.failures(pods_of_attempts(gang, job));
     if limit <= 0 || is_enough(most) || !may_be_changed(context, job, JobChange::RaiseBackoffLimit)
     {
         return None;
@@ -282,10 +296,11 @@ fn cover(
     if pods.is_empty() || are_gangs_of_one(gang, job, &pods) {
         return None;
     }
-    let covered = if makes_all_pods(context, key, gang, job) {
-        most
-    } else {
-        covered_by(pods_by_job(job))
+    let covered = match (makes_all_pods(context, key, gang, job), raised_for) {
+        (true, _) => most,
+        (false, RaisedFor::Restarts(_)) => raised_for.failures(pods_by_job(job)),
+        // Whose pods fail with those of others has its limit as it is.
+        (false, RaisedFor::Faults { .. }) => return None,
     };
     if is_enough(covered) {
         return None;

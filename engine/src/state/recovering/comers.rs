@@ -11,17 +11,19 @@
 //! | more is charged, where shares are fair | the kinds of the tree of which one had nobody to ask for its share |
 //! | more is charged, or those who can be asked go in another order | the kinds of the tree of which one lacked just that ([`Lacking::Time`]) |
 //! | somebody may ask whom it left alone (S15) | the kinds of which one lacked a right ([`Lacking::Place`]), or just that |
+//! | something is taken on nodes | the kinds of any tree of which one lacked just that others are gone: what it waits for may be what was taken |
 //!
 //! **Bound.** An event moves as many numbers as there are kinds that it may matter to, however many gangs are of a kind; it looks at no gang. Where no kind's number
 //! moves, nobody is looked at: most gangs that are admitted are of no lower tier than who recovers, or within the quota of another Team, or on other devices.
-//! Where one moves, a call looks at as many, and asks as many, as after anything that came free (see [`super::turns`]). There are no kinds while nobody recovers and
-//! waits.
+//! Where one moves, a call looks at as many, and asks as many, as after anything that came free (see [`super::turns`]). A kind is known while a gang of it recovers
+//! and waits.
 //!
 //! **A question moves nothing.** To be asked, a gang gives up what is kept for it, and has it again: meanwhile somebody ceases to borrow and begins again,
-//! say. What moved by that is moved back. Else two of them that may ask each other would be asked in turn for ever.
+//! say. What happens by that is put aside, and forgotten if the question was in vain: else two of them that may ask each other would be asked in turn for ever, and each
+//! question would cost as much as there are kinds that it may matter to.
 //!
-//! **Too often, never too late.** That a gang came says not that it is enough. The numbers never fall but by the end of a question, and start anew only with the tree, when
-//! nothing holds any more that was found out.
+//! **Too often, never too late.** That a gang came says not that it is enough. The numbers never fall. They start anew with the tree, when
+//! nothing holds any more that was found out, and with the first gang of a kind, of which nothing is known.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -64,8 +66,7 @@ impl Lacks {
 /// What is known of a kind.
 #[derive(Clone, Debug)]
 struct Known {
-    team: NodeId,
-    root: NodeId,
+    asks: Asks,
     /// What its Team may have of which Flavor.
     wants: BTreeSet<PairId>,
     /// What any of them lacked.
@@ -74,7 +75,44 @@ struct Known {
     came: u64,
 }
 
-/// See the module.
+impl Known {
+    fn team(&self) -> NodeId {
+        let [(team, _), _] = self.asks.sides();
+        team
+    }
+
+    fn root(&self) -> NodeId {
+        let [_, (root, _)] = self.asks.sides();
+        root
+    }
+}
+
+/// What may help kinds: see the table of the module.
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    CanBeAsked {
+        team: NodeId,
+        lent_by: Option<NodeId>,
+        priority: i32,
+        pair: PairId,
+    },
+    BeginsToBorrow {
+        node: NodeId,
+        root: NodeId,
+        pair: PairId,
+    },
+    OtherOrder {
+        root: NodeId,
+        priority: i32,
+    },
+    Charged {
+        root: NodeId,
+    },
+    Rights,
+    Taken,
+}
+
+/// See the module. What is told that happened returns how many kinds were looked at for it.
 #[derive(Clone, Debug, Default)]
 pub(in crate::state) struct Comers {
     kinds: BTreeMap<Kind, Known>,
@@ -83,8 +121,10 @@ pub(in crate::state) struct Comers {
     /// Those that may be helped by that others have more, by the root of their tree.
     lacking: BTreeMap<NodeId, BTreeSet<Kind>>,
     came_in_all: u64,
-    /// Whose numbers the question moved that is under way, if one is.
-    moved_by_question: Option<Vec<Kind>>,
+    /// What happened by the question that is under way, if one is.
+    by_question: Option<Vec<Event>>,
+    /// Of which one waits no more: perhaps it was the last one.
+    left: BTreeSet<Kind>,
 }
 
 impl Comers {
@@ -104,17 +144,14 @@ impl Comers {
     }
 
     fn enter(&mut self, kind: Kind, asks: Asks, wants: BTreeSet<PairId>) {
-        let sides = asks.sides();
-        for (node, below) in sides {
+        for (node, below) in asks.sides() {
             if below > i64::MIN {
                 let asking = self.by_asked.entry(node).or_default();
                 asking.insert((below, kind));
             }
         }
-        let [(team, _), (root, _)] = sides;
         let known = Known {
-            team,
-            root,
+            asks,
             wants,
             lacks: Lacks::NOTHING,
             came: 0,
@@ -127,6 +164,39 @@ impl Comers {
         self.kinds.clear();
         self.by_asked.clear();
         self.lacking.clear();
+        self.left.clear();
+    }
+
+    /// One of a kind waits no more.
+    pub(super) fn note_left(&mut self, kind: Kind) {
+        self.left.insert(kind);
+    }
+
+    /// Kinds of which one waits no more since this was asked last.
+    pub(super) fn take_left(&mut self) -> BTreeSet<Kind> {
+        std::mem::take(&mut self.left)
+    }
+
+    /// Nobody of a kind waits any more.
+    pub(super) fn forget(&mut self, kind: Kind) {
+        let Some(known) = self.kinds.remove(&kind) else {
+            return;
+        };
+        for (node, below) in known.asks.sides() {
+            if let Some(asking) = self.by_asked.get_mut(&node) {
+                asking.remove(&(below, kind));
+                if asking.is_empty() {
+                    self.by_asked.remove(&node);
+                }
+            }
+        }
+        let root = known.root();
+        if let Some(lacking) = self.lacking.get_mut(&root) {
+            lacking.remove(&kind);
+            if lacking.is_empty() {
+                self.lacking.remove(&root);
+            }
+        }
     }
 
     /// One of a kind had nobody give way.
@@ -134,7 +204,7 @@ impl Comers {
         if let Some(known) = self.kinds.get_mut(&kind) {
             known.lacks = known.lacks.or(lacks);
             if known.lacks.larger_shares || known.lacks.most == Some(Lacking::Time) {
-                self.lacking.entry(known.root).or_default().insert(kind);
+                self.lacking.entry(known.root()).or_default().insert(kind);
             }
         }
     }
@@ -146,88 +216,160 @@ impl Comers {
         lent_by: Option<NodeId>,
         priority: i32,
         pair: PairId,
-    ) {
-        let mut kinds = self.asking(team, priority, |known| {
-            known.team == team && known.wants.contains(&pair)
-        });
-        kinds.extend(lent_by.into_iter().flat_map(|root| {
-            self.asking(root, priority, |known| {
-                known.team != team && known.wants.contains(&pair)
-            })
-        }));
-        self.come(kinds);
+    ) -> u64 {
+        self.happens(Event::CanBeAsked {
+            team,
+            lent_by,
+            priority,
+            pair,
+        })
     }
 
     /// A Team or Cohort in the tree of a root begins to borrow: whoever it is can be asked for what it uses.
-    pub(in crate::state) fn begin_to_borrow(&mut self, node: NodeId, root: NodeId, pair: PairId) {
-        self.come(self.asking(root, i32::MIN, |known| {
-            known.team != node && known.wants.contains(&pair)
-        }));
+    pub(in crate::state) fn begin_to_borrow(
+        &mut self,
+        node: NodeId,
+        root: NodeId,
+        pair: PairId,
+    ) -> u64 {
+        self.happens(Event::BeginsToBorrow { node, root, pair })
     }
 
     /// Those who can be asked at the root of a tree go in another order.
-    pub(in crate::state) fn go_in_another_order(&mut self, root: NodeId, priority: i32) {
-        self.come(self.asking(root, priority, |known| {
-            known.lacks.most == Some(Lacking::Time)
-        }));
+    pub(in crate::state) fn go_in_another_order(&mut self, root: NodeId, priority: i32) -> u64 {
+        self.happens(Event::OtherOrder { root, priority })
     }
 
     /// More is charged in the tree of a root.
-    pub(in crate::state) fn note_charged(&mut self, root: NodeId) {
-        let lacking = self.lacking.get(&root).into_iter().flatten();
-        self.come(lacking.copied().collect());
+    pub(in crate::state) fn note_charged(&mut self, root: NodeId) -> u64 {
+        self.happens(Event::Charged { root })
     }
 
     /// Somebody may ask whom it left alone.
-    pub(in crate::state) fn note_rights(&mut self) {
-        let kinds = self.kinds.iter();
-        let kinds = kinds.filter(|(_, known)| known.lacks.most >= Some(Lacking::Place));
-        self.come(kinds.map(|(kind, _)| *kind).collect());
+    pub(in crate::state) fn note_rights(&mut self) -> u64 {
+        self.happens(Event::Rights)
     }
 
-    fn asking(&self, at: NodeId, priority: i32, concerns: impl Fn(&Known) -> bool) -> Vec<Kind> {
-        let asking = self.by_asked.get(&at).into_iter().flatten().rev();
-        let asking = asking.take_while(|(below, _)| *below > i64::from(priority));
-        let kinds = asking.map(|(_, kind)| *kind);
-        kinds
-            .filter(|kind| self.kinds.get(kind).is_some_and(&concerns))
-            .collect()
+    /// Nodes changed: something may have been taken on them.
+    pub(super) fn note_taken(&mut self) -> u64 {
+        self.happens(Event::Taken)
     }
 
-    fn come(&mut self, kinds: Vec<Kind>) {
-        for kind in kinds {
+    /// Counts something for those to which it may matter; by a question once that is over.
+    fn happens(&mut self, event: Event) -> u64 {
+        if self.kinds.is_empty() {
+            return 0;
+        }
+        if let Some(by_question) = &mut self.by_question {
+            by_question.push(event);
+            return 0;
+        }
+        let (looks, concerned) = self.concerned_by(event);
+        for kind in concerned {
             if let Some(known) = self.kinds.get_mut(&kind) {
                 known.came += 1;
                 self.came_in_all += 1;
-                if let Some(moved) = &mut self.moved_by_question {
-                    moved.push(kind);
-                }
             }
         }
+        looks
+    }
+
+    /// How many kinds are looked at for something that happens, and to which of them it may matter.
+    fn concerned_by(&self, event: Event) -> (u64, Vec<Kind>) {
+        let lacks_time = |known: &Known| known.lacks.most == Some(Lacking::Time);
+        match event {
+            Event::CanBeAsked {
+                team,
+                lent_by,
+                priority,
+                pair,
+            } => {
+                let (mut looks, mut concerned) = chosen(self.asking(team, priority), |known| {
+                    known.team() == team && known.wants.contains(&pair)
+                });
+                if let Some(root) = lent_by {
+                    let others = chosen(self.asking(root, priority), |known| {
+                        known.team() != team && known.wants.contains(&pair)
+                    });
+                    looks += others.0;
+                    concerned.extend(others.1);
+                }
+                (looks, concerned)
+            }
+            Event::BeginsToBorrow { node, root, pair } => {
+                chosen(self.asking(root, i32::MIN), |known| {
+                    known.team() != node && known.wants.contains(&pair)
+                })
+            }
+            Event::OtherOrder { root, priority } => chosen(self.asking(root, priority), lacks_time),
+            Event::Charged { root } => {
+                let lacking = self.lacking.get(&root).into_iter().flatten();
+                chosen(lacking.filter_map(|kind| self.known(*kind)), |_| true)
+            }
+            Event::Rights => {
+                let kinds = self.kinds.iter().map(|(kind, known)| (*kind, known));
+                chosen(kinds, |known| known.lacks.most >= Some(Lacking::Place))
+            }
+            Event::Taken => {
+                let lacking = self.lacking.values().flatten();
+                chosen(lacking.filter_map(|kind| self.known(*kind)), lacks_time)
+            }
+        }
+    }
+
+    fn known(&self, kind: Kind) -> Option<(Kind, &Known)> {
+        self.kinds.get(&kind).map(|known| (kind, known))
+    }
+
+    /// The kinds that ask gangs of this priority at a node.
+    fn asking(&self, at: NodeId, priority: i32) -> impl Iterator<Item = (Kind, &Known)> {
+        let asking = self.by_asked.get(&at).into_iter().flatten().rev();
+        let asking = asking.take_while(move |(below, _)| *below > i64::from(priority));
+        asking.filter_map(move |(_, kind)| self.known(*kind))
     }
 
     /// What is kept for a gang is about to be given up for a question.
     pub(super) fn begin_question(&mut self) {
-        self.moved_by_question = Some(Vec::new());
+        self.by_question = Some(Vec::new());
     }
 
     /// All is as before the question.
     pub(super) fn undo_question(&mut self) {
-        for kind in self.moved_by_question.take().into_iter().flatten() {
-            if let Some(known) = self.kinds.get_mut(&kind) {
-                known.came = known.came.saturating_sub(1);
-                self.came_in_all = self.came_in_all.saturating_sub(1);
+        self.by_question = None;
+    }
+
+    /// If the question was not undone, what happened by it has happened.
+    pub(super) fn end_question(&mut self) -> u64 {
+        let events = self.by_question.take().into_iter().flatten();
+        events.map(|event| self.happens(event)).sum()
+    }
+}
+
+/// How many were looked at, and for which of them something holds.
+fn chosen<'a>(
+    all: impl Iterator<Item = (Kind, &'a Known)>,
+    holds: impl Fn(&Known) -> bool,
+) -> (u64, Vec<Kind>) {
+    let (mut looks, mut chosen) = (0, Vec::new());
+    for (kind, known) in all {
+        looks += 1;
+        if holds(known) {
+            chosen.push(kind);
+        }
+    }
+    (looks, chosen)
+}
+
+impl State {
+    /// Kinds of which nobody waits any more are not told what happens.
+    pub(super) fn forget_kinds_that_left(&mut self) {
+        for kind in self.keeps.comers.take_left() {
+            if !self.keeps.parked.is_any_of(kind) {
+                self.keeps.comers.forget(kind);
             }
         }
     }
 
-    /// If the question was not undone, what it changed stays.
-    pub(super) fn end_question(&mut self) {
-        self.moved_by_question = None;
-    }
-}
-
-impl State {
     /// The kind of a gang that waits.
     pub(super) fn kind_of_asking(&self, id: GangId) -> Option<Kind> {
         let waiting = self.waiting.get(id)?;

@@ -5,6 +5,7 @@ use std::{
     ops::Bound,
 };
 
+use super::comers::Kind;
 use crate::{
     queue::Place,
     state::{State, ids::GangId},
@@ -14,26 +15,39 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub(super) struct Parked {
     in_order: BTreeMap<Place, GangId>,
-    places: BTreeMap<GangId, Place>,
+    places: BTreeMap<GangId, (Place, Kind)>,
+    /// How many are of a kind.
+    by_kind: BTreeMap<Kind, usize>,
     /// Those of which nothing is known that was found out.
     unasked: BTreeSet<Place>,
 }
 
 impl Parked {
-    fn enter(&mut self, id: GangId, place: Place) {
+    fn enter(&mut self, id: GangId, place: Place, kind: Kind) {
+        self.leave(id);
         self.unasked.insert(place.clone());
         self.in_order.insert(place.clone(), id);
-        self.places.insert(id, place);
+        self.places.insert(id, (place, kind));
+        *self.by_kind.entry(kind).or_default() += 1;
     }
 
-    /// Whether it was among them.
-    fn leave(&mut self, id: GangId) -> bool {
-        let Some(place) = self.places.remove(&id) else {
-            return false;
-        };
+    /// Its kind, if it was among them.
+    fn leave(&mut self, id: GangId) -> Option<Kind> {
+        let (place, kind) = self.places.remove(&id)?;
         self.in_order.remove(&place);
         self.unasked.remove(&place);
-        true
+        if let Some(count) = self.by_kind.get_mut(&kind) {
+            *count -= 1;
+            if *count == 0 {
+                self.by_kind.remove(&kind);
+            }
+        }
+        Some(kind)
+    }
+
+    /// Whether any of a kind is among them.
+    pub(super) fn is_any_of(&self, kind: Kind) -> bool {
+        self.by_kind.contains_key(&kind)
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -42,7 +56,7 @@ impl Parked {
 
     /// What was found out about one does not hold any more.
     pub(super) fn ask_again(&mut self, id: GangId) {
-        if let Some(place) = self.places.get(&id) {
+        if let Some((place, _)) = self.places.get(&id) {
             self.unasked.insert(place.clone());
         }
     }
@@ -87,6 +101,7 @@ impl State {
             return;
         }
         let (team, place) = (waiting.team, waiting.place.clone());
+        let kind = (team, waiting.gang.priority);
         self.end_head_reservation(&uid, true);
         let led = self.drop_out(id);
         self.ask_next(led);
@@ -96,7 +111,7 @@ impl State {
         if let Some(entry) = self.teams.get_mut(team) {
             entry.given_way.insert(place.clone(), id);
         }
-        self.keeps.parked.enter(id, place);
+        self.keeps.parked.enter(id, place, kind);
         self.keeps.judge_again(&uid, id);
         self.stand_aside(id, true);
         self.settle_aside();
@@ -105,9 +120,10 @@ impl State {
 
     /// It stands in line like any other.
     pub(in crate::state) fn unpark(&mut self, id: GangId) {
-        if !self.keeps.parked.leave(id) {
+        let Some(kind) = self.keeps.parked.leave(id) else {
             return;
-        }
+        };
+        self.keeps.comers.note_left(kind);
         self.stand_aside(id, false);
         let Some(waiting) = self.waiting.get_mut(id) else {
             return;

@@ -154,6 +154,7 @@ impl State {
     ) {
         self.keeps.is_any_left = false;
         self.ask_again_who_may_ask_more(work.now);
+        self.forget_kinds_that_left();
         if self.keeps.parked.is_empty() {
             // Who begins to wait is asked for itself, whoever came before.
             self.keeps.comers.forget_all();
@@ -339,7 +340,8 @@ impl State {
         turn.is_any_asked = true;
         let before = self.cluster.visited();
         let judgement = self.judge_recovering(uid, id, budget, left, decisions, work);
-        self.keeps.comers.end_question();
+        let looks = self.keeps.comers.end_question();
+        self.cluster.note_visits(looks);
         match judgement {
             Judgement::Settled => Turn::Settled,
             Judgement::InVain { more_at, lacks } => {
@@ -371,15 +373,19 @@ impl State {
         self.keeps.turns.news
     }
 
-    /// Something may have come free on nodes since that was asked last.
+    /// Something may have come free on nodes since that was asked last, or been taken.
     fn note_free_nodes(&mut self) {
-        let seen = self.keeps.nodes_seen;
+        let seen = std::mem::replace(&mut self.keeps.nodes_seen, self.cluster.version());
+        if seen == self.keeps.nodes_seen {
+            return;
+        }
         if self.cluster.grown_since(seen).next().is_some()
             || self.cluster.topologies_changed_since(seen)
         {
             self.keeps.turns.news.nodes += 1;
         }
-        self.keeps.nodes_seen = self.cluster.version();
+        let looks = self.keeps.comers.note_taken();
+        self.cluster.note_visits(looks);
     }
 
     /// A gang is asked as things are now.

@@ -619,9 +619,23 @@ fn labelled_pod_of(bench: &mut Bench, job: &str, index: usize) {
     });
 }
 
-/// Kubernetes counts the pods of each Job by itself: given back, the limit of one would end none, and the gang wait for that for ever.
-#[test]
-fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
+/// Two Jobs, of two pods and of one, whose pods are one gang. `annotate`: what each pod says.
+fn make_of_two_jobs(bench: &mut Bench, annotate: impl Fn(&mut Pod)) {
+    for (job, index) in [("fit", 0), ("fit", 1), ("aid", 0)] {
+        // The Gang is made as soon as it has a pod.
+        if job == "aid" {
+            bench.run();
+        }
+        labelled_pod_of(bench, job, index);
+        bench.change_pod(&format!("{job}-{index}"), &annotate);
+    }
+    bench.run();
+}
+
+const OF_TWO_JOBS: [&str; 3] = ["fit-0", "fit-1", "aid-0"];
+
+/// The Job of two pods has a `backoffLimit` of 1.
+fn bench_of_two_jobs() -> Bench {
     let mut bench = Bench::new();
     bench.server.put(job(2, 0));
     change_job(&mut bench, |job| {
@@ -631,29 +645,31 @@ fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
         "metadata": {"name": "aid", "namespace": "ml", "uid": "aid-uid"},
         "spec": {"completions": 1, "parallelism": 1, "template": {"spec": {"containers": []}}},
     }))));
-    let make = |bench: &mut Bench| {
-        for index in 0..2 {
-            labelled_pod_of(bench, "fit", index);
-        }
-        // The Gang is made as soon as it has a pod.
-        bench.run();
-        labelled_pod_of(bench, "aid", 0);
-        bench.run();
-    };
-    make(&mut bench);
-    let all = ["fit-0", "fit-1", "aid-0"];
-    start(&mut bench, &all);
-    assert_eq!(limit(&bench), Some(1));
+    bench
+}
+
+/// Its attempt runs, and fails with pods of both Jobs; all of them are gone.
+fn fails_in_both_jobs(bench: &mut Bench) {
     bench.change_pod("aid-0", |pod| set_phase(pod, "Failed"));
-    fail(&mut bench, |_| {});
+    fail(bench, |_| {});
     let status = bench.gang_status();
     assert_eq!((status.failed_attempts, status.failed_pods), (1, 2));
-    for pod in all {
+    for pod in OF_TWO_JOBS {
         bench.server.remove(&pod_key(pod));
     }
     bench.run();
+}
+
+/// Kubernetes counts the pods of each Job by itself: given back, the limit of one would end none, and the gang wait for that for ever.
+#[test]
+fn a_gang_of_pods_of_several_jobs_speaks_for_none_of_them() {
+    let mut bench = bench_of_two_jobs();
+    make_of_two_jobs(&mut bench, |_| {});
+    start(&mut bench, &OF_TWO_JOBS);
     assert_eq!(limit(&bench), Some(1));
-    make(&mut bench);
+    fails_in_both_jobs(&mut bench);
+    assert_eq!(limit(&bench), Some(1));
+    make_of_two_jobs(&mut bench, |_| {});
     assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
 }
 
@@ -679,4 +695,22 @@ fn a_job_that_runs_fewer_pods_at_once_than_its_gang_has_is_not_taken_for_the_onl
         assert_eq!(reason, Some(Reason::MissingPods), "{completions:?}");
         assert_eq!(limit(&bench), Some(1), "{completions:?}");
     }
+}
+
+/// What the Gang counted of its attempts are pods of all of them, and a Job bears with its own.
+#[test]
+fn a_job_that_makes_some_pods_of_a_gang_is_covered_for_so_many_in_each_attempt() {
+    let restarts_once = |pod: &mut Pod| {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(keys::MAX_RESTARTS.to_owned(), "1".to_owned());
+    };
+    let mut bench = bench_of_two_jobs();
+    make_of_two_jobs(&mut bench, restarts_once);
+    start(&mut bench, &OF_TWO_JOBS);
+    let says = Some("1/4/fit-uid".to_owned());
+    assert_eq!(covered(&bench), (Some(2 * 2), says.clone(), 0));
+    fails_in_both_jobs(&mut bench);
+    make_of_two_jobs(&mut bench, restarts_once);
+    assert_eq!(bench.gang_status().phase, GangPhase::Admitted);
+    assert_eq!(covered(&bench), (Some(2 * 2), says, 3));
 }
