@@ -143,10 +143,13 @@ fn a_rule_costs_the_gangs_that_name_a_claim_with_a_device_in_the_pool_and_no_oth
         json!({"driver": "gpu.muster.dev", "pool": "a"}),
         json!({"driver": "gpu.muster.dev", "pool": "a", "device": "gpu-1"}),
     ] {
-        for change in [
-            is(rule(&selector, "k", "NoSchedule")),
-            gone(Kind::DeviceTaintRule, "", "rule"),
-        ] {
+        // What is made again after it was deleted is another object.
+        let made = with(
+            rule(&selector, "k", "NoSchedule"),
+            "/metadata/uid",
+            json!(selector.to_string()),
+        );
+        for change in [is(made), gone(Kind::DeviceTaintRule, "", "rule")] {
             index.observe(change);
             let gangs = index.refresh(Timestamp(0)).gangs;
             assert!(gangs.contains(&here), "{selector}: {gangs:?}");
