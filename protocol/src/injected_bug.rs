@@ -102,11 +102,17 @@ pub enum InjectedBug {
     NoticeByTimeOfDay,
     /// A checkpoint counts as written since the notice if it is dated later, whatever the clocks say that date the two.
     CheckpointByTimeOfDay,
+    /// What is concluded from the silence of a node is so though so many are silent that it must be an outage.
+    OutageIgnored,
+    /// A gang is evicted since its node is silent though nothing is to be ended without proof.
+    SilenceNotHeldBack,
+    /// Nodes that are evacuated since they are silent do not count for the circuit breaker.
+    SilentNotCounted,
 }
 
 impl InjectedBug {
     /// All of them.
-    pub const ALL: [Self; 47] = [
+    pub const ALL: [Self; 50] = [
         Self::ReleaseOnVanished,
         Self::ReleaseWithdrawnUnacknowledged,
         Self::NoUidInStatus,
@@ -154,6 +160,9 @@ impl InjectedBug {
         Self::ConsentNotAsked,
         Self::NoticeByTimeOfDay,
         Self::CheckpointByTimeOfDay,
+        Self::OutageIgnored,
+        Self::SilenceNotHeldBack,
+        Self::SilentNotCounted,
     ];
 }
 

@@ -202,6 +202,7 @@ pub(crate) fn evacuates(
 ) -> Option<BTreeSet<String>> {
     match reason {
         Reason::DeviceFault => Some(held::faulty_nodes(context, plan)),
+        Reason::NodeLost if context.bugs.has(InjectedBug::SilentNotCounted) => None,
         Reason::NodeLost => loss::evacuated_without_proof(context, plan),
         _ => None,
     }

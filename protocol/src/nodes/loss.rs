@@ -156,6 +156,11 @@ pub(crate) fn is_lost(context: PollContext<'_>, node: &str, devices: &NodeDevice
         .is_some_and(|state| is_to_be_marked(context, node, devices, state))
 }
 
+/// Whether so many nodes are silent that nothing is concluded from the silence of this one.
+fn is_in_outage(context: PollContext<'_>, node: &str) -> bool {
+    context.health.is_in_outage(node) && !context.bugs.has(InjectedBug::OutageIgnored)
+}
+
 fn is_to_be_marked(
     context: PollContext<'_>,
     node: &str,
@@ -169,13 +174,13 @@ fn is_to_be_marked(
     };
     match state {
         NodeState::Ready => false,
-        NodeState::NotReady => !context.health.is_in_outage(node) && lasts(),
+        NodeState::NotReady => !is_in_outage(context, node) && lasts(),
         NodeState::OutOfService => true,
         // Under the name of the Node there may be another one, whose object this becomes.
         NodeState::Gone => {
             context.index.node(node).is_none()
                 && !devices.spec.permits.is_empty()
-                && !context.health.is_in_outage(node)
+                && !is_in_outage(context, node)
                 && lasts()
         }
     }
@@ -384,7 +389,7 @@ fn is_eviction_due(context: PollContext<'_>, node: &str) -> bool {
 fn eviction_deadline(context: PollContext<'_>, node: &str) -> Option<u64> {
     let since = context.health.not_ready_since(node)?;
     let deadline = since + context.config.node_loss_seconds;
-    (context.has_come(deadline) && !context.health.is_in_outage(node)).then_some(deadline)
+    (context.has_come(deadline) && !is_in_outage(context, node)).then_some(deadline)
 }
 
 /// Whether the store said in that second or later that the node is as it is seen. Where there is no object of its permits,
@@ -406,7 +411,7 @@ pub(crate) fn is_unreachable(context: PollContext<'_>, node: &str) -> bool {
     if context.index.node_devices(node).is_some() {
         return is_off_account(context, node);
     }
-    is_not_ready_for_long(context, node) && !context.health.is_in_outage(node)
+    is_not_ready_for_long(context, node) && !is_in_outage(context, node)
 }
 
 /// Whether the node is not Ready for as long as it takes until it is lost, be it in an outage.
@@ -419,7 +424,9 @@ pub(crate) fn is_not_ready_for_long(context: PollContext<'_>, node: &str) -> boo
 /// Why the attempt is to be evicted because of a node, if it is: by proof in any case, by silence only where anything is ended for that.
 pub(crate) fn due(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
     let lost = of_plan(context, plan)?;
-    let is_due = lost.is_proved || lost.is_due && faults::held_back(context).is_none();
+    let is_held_back =
+        faults::held_back(context).is_some() && !context.bugs.has(InjectedBug::SilenceNotHeldBack);
+    let is_due = lost.is_proved || lost.is_due && !is_held_back;
     is_due.then_some(lost.reason)
 }
 

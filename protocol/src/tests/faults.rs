@@ -4,6 +4,7 @@ mod disruptions;
 mod drains;
 mod limits;
 mod resets;
+mod silent;
 
 use k8s_openapi::api::resource::v1::{DeviceTaint, ResourceSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;

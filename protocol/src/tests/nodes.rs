@@ -8,7 +8,7 @@ use muster_engine::Amount;
 use super::*;
 use crate::objects::bound_node;
 
-fn node_key(name: &str) -> ObjectKey {
+pub(super) fn node_key(name: &str) -> ObjectKey {
     ObjectKey {
         kind: Kind::Node,
         namespace: String::new(),
@@ -27,7 +27,7 @@ fn change_node(bench: &mut Bench, name: &str, change: impl FnOnce(&mut Node)) {
 }
 
 /// What the condition Ready of a node says.
-fn set_ready(bench: &mut Bench, name: &str, status: &str) {
+pub(super) fn set_ready(bench: &mut Bench, name: &str, status: &str) {
     change_node(bench, name, |node| {
         let conditions = node.status.as_mut().unwrap().conditions.as_mut().unwrap();
         status.clone_into(&mut conditions[0].status);
@@ -35,12 +35,12 @@ fn set_ready(bench: &mut Bench, name: &str, status: &str) {
 }
 
 /// The kubelet is silent from now on, and so is the driver.
-fn die(bench: &mut Bench, name: &str) {
+pub(super) fn die(bench: &mut Bench, name: &str) {
     bench.silent_drivers.insert(name.to_owned());
     set_ready(bench, name, "Unknown");
 }
 
-fn set_out_of_service(bench: &mut Bench, name: &str) {
+pub(super) fn set_out_of_service(bench: &mut Bench, name: &str) {
     change_node(bench, name, |node| {
         let taint = Taint {
             key: "node.kubernetes.io/out-of-service".to_owned(),
