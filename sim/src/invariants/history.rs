@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{
-    Gang, GangPlacement, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
+    Gang, GangPlacement, Intent, Ledger, NodeDevices, Permit, Reason, Team, gang::AdmittedPod, keys,
 };
 use muster_cluster::object::{Kind, Object};
 
@@ -111,6 +111,11 @@ impl History {
     /// A person has closed the circuit breaker.
     pub(super) fn note_breaker_closed(&mut self) {
         self.recoveries.note_closed_by_person();
+    }
+
+    /// Whether an eviction is for what nothing proves.
+    pub(super) fn is_without_proof(&self, api: &ApiServer, intent: &Intent) -> bool {
+        self.recoveries.is_without_proof(api, intent)
     }
 
     /// Nothing goes wrong from now on.

@@ -16,7 +16,8 @@
 //!   withdraws no permit of an attempt that lives;
 //! * **S4**, **S14** and **S15** of evictions and of who gives way to whom: [`preemption`], [`given_way`];
 //! * **S7** of what is published of faults: [`severity`];
-//! * **S8**, **S9** and **S10** of evictions for faults, and **S18** of those for lost nodes: [`recovery`];
+//! * **S8**, **S9** and **S10** of evictions for faults and silence: [`recovery`];
+//! * **S18** of evictions for lost nodes: [`losses`];
 //! * **move**, **S8** and **S10** of gangs that are moved away from what is drained: [`moves`];
 //! * **stalled** and **S10** of gangs that make no progress: [`stalls`];
 //! * **forced** of pods that are deleted by force: [`forced`];
@@ -35,6 +36,7 @@ pub(crate) mod given;
 mod given_way;
 mod history;
 mod holdings;
+mod losses;
 mod moves;
 mod namespace_use;
 mod preemption;
@@ -48,7 +50,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::NodeDevices;
+use muster_api::{Intent, NodeDevices};
 use muster_dra_driver::prepare::Unit;
 
 use crate::{
@@ -147,6 +149,11 @@ impl Invariants {
     /// A controller has deleted that pod by force, which was like that before.
     pub fn note_forced(&mut self, api: &ApiServer, pod: &Pod) {
         self.forced.note(api, pod);
+    }
+
+    /// Whether an eviction is for what nothing proves, by what was checked last.
+    pub(crate) fn is_without_proof(&self, api: &ApiServer, intent: &Intent) -> bool {
+        self.history.is_without_proof(api, intent)
     }
 
     /// Everything that must hold after a step.

@@ -1,14 +1,12 @@
-//! Gangs that are evicted for faults of devices (S8, S9, S10), by what the API server says alone.
+//! Gangs that are evicted for faults of devices (S8, S9, S10), or without proof for whatever else (S9), by what the API server says alone.
 //!
 //! * **S8** a gang is evicted for a fault only if a device that it was given had one at any time since then;
-//! * **S9** within any window gangs are evicted for no more nodes than the circuit breaker allows, but for what a person let through
-//!   by closing it, and nobody else closes it;
-//! * **S10** a gang is evicted for the same fault once;
-//! * **S18** a gang is evicted since a node is lost only if that was gone, out of service, or silent for minutes while the API server could be asked, at any time since its
-//!   pods were given anything there: not since everybody was silent in an outage.
+//! * **S9** within any window gangs are evicted for faults and silence on no more nodes than the circuit breaker allows, but for what a person let through
+//!   by closing it, and nobody else closes it; while it is open nobody is evicted without proof;
+//! * **S10** a gang is evicted for the same fault once.
 //!
-//! Of those that are moved away from what is drained, and of those that make no progress, [`moves`](super::moves) and [`stalls`](super::stalls)
-//! judge.
+//! Of those that are evicted since a node is lost, of those that are moved away from what is drained, and of those that make no progress,
+//! [`losses`](super::losses), [`moves`](super::moves) and [`stalls`](super::stalls) judge.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,10 +21,16 @@ use muster_cluster::object::{Kind, ObjectKey};
 use super::{
     Violation,
     holdings::{Device, Holdings},
+    losses::Losses,
     moves::Moves,
     stalls::Stalls,
 };
-use crate::{api_server::ApiServer, clock::Margin, scenario::Scenario, taints};
+use crate::{
+    api_server::ApiServer,
+    clock::Margin,
+    scenario::{Hardship, Scenario},
+    taints,
+};
 
 /// The window of the circuit breaker, in seconds, as it ships.
 const WINDOW_SECONDS: i64 = 600;
@@ -34,8 +38,9 @@ const WINDOW_SECONDS: i64 = 600;
 const SHARE_PERCENT: usize = 20;
 const LEAST_NODES: usize = 2;
 
-/// For how long a node has to be silent until gangs there are evicted, in seconds: less than the controller waits, whose clock counts whole ones.
-const SILENT_SECONDS: i64 = 230;
+/// Causes that nothing proves: nobody is evicted for them while recovery only observes, or the circuit breaker is open. A node that is lost is one as long as
+/// nothing proves that.
+const WITHOUT_PROOF: [Reason; 3] = [Reason::DeviceFault, Reason::Drained, Reason::NoProgress];
 
 /// From when to when a device had a fault.
 #[derive(Clone, Copy, Debug)]
@@ -44,39 +49,18 @@ struct Faulty {
     until: Option<Timestamp>,
 }
 
-/// Taint of a node that somebody says is off.
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-
-/// From when to when a node was not Ready, or gone.
-#[derive(Clone, Copy, Debug)]
-struct Down {
-    since: Timestamp,
-    until: Option<Timestamp>,
-    /// Or somebody said that it is off.
-    is_gone: bool,
-}
-
-impl Down {
-    /// Whether it was lost, by any time after that one.
-    fn is_lost_after(&self, time: Timestamp, now: Timestamp, margin: Margin) -> bool {
-        let until = self.until.unwrap_or(now);
-        let lasts = self.since + margin.at_least(SILENT_SECONDS) <= until;
-        until >= time && (self.is_gone || lasts)
-    }
-}
-
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Recoveries {
-    down: BTreeMap<String, Vec<Down>>,
     faults: BTreeMap<Device, Vec<Faulty>>,
     holdings: Holdings,
+    losses: Losses,
     moves: Moves,
     stalls: Stalls,
     pub(super) margin: Margin,
     /// Attempts of which an intent was seen that evicts them.
     evicted: BTreeSet<(String, i64)>,
-    /// For each gang that was evicted for a fault, when, and the nodes whose faults may have been the cause.
+    /// For each gang that was evicted for a fault or silence, when, and the nodes of which that may have been the cause.
     evacuated: Vec<(Timestamp, BTreeSet<String>)>,
     most_nodes: usize,
     /// Whether the breaker is open, and the UID of the Ledger that says so.
@@ -87,9 +71,16 @@ pub(super) struct Recoveries {
 
 impl Recoveries {
     pub(super) fn new(scenario: &Scenario) -> Self {
-        let share = scenario.nodes.len() * SHARE_PERCENT / 100;
+        let nodes = scenario.nodes.len();
+        // Where no GPU breaks the breaker has no say.
+        let share = if scenario.hardships.have(Hardship::BrokenDevices) {
+            nodes * SHARE_PERCENT / 100
+        } else {
+            nodes
+        };
         Self {
             most_nodes: share.max(LEAST_NODES),
+            losses: Losses::new(scenario),
             moves: Moves::new(scenario),
             stalls: Stalls::new(scenario),
             ..Self::default()
@@ -121,33 +112,8 @@ impl Recoveries {
 
     /// Whether a node is Ready, and whether it is drained.
     pub(super) fn note_node(&mut self, node: &Node, now: Timestamp) {
-        let conditions = node.status.iter().flat_map(|status| &status.conditions);
-        let is_ready = conditions
-            .flatten()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
-        let taints = node.spec.iter().flat_map(|spec| &spec.taints);
-        let is_off = taints.flatten().any(|taint| taint.key == OUT_OF_SERVICE);
-        let name = node.metadata.name.clone().unwrap_or_default();
-        self.note_down(name, (!is_ready).then_some(is_off), now);
+        self.losses.note_node(node, now);
         self.moves.note_node(node, now);
-    }
-
-    /// `is_gone`: whether it is gone, if it is not Ready.
-    fn note_down(&mut self, name: String, is_gone: Option<bool>, now: Timestamp) {
-        let known = self.down.entry(name).or_default();
-        let last = known.last_mut().filter(|last| last.until.is_none());
-        let stands = last.as_ref().map(|last| last.is_gone);
-        if stands == is_gone {
-            return;
-        }
-        if let Some(last) = last {
-            last.until = Some(now);
-        }
-        known.extend(is_gone.map(|is_gone| Down {
-            since: now,
-            until: None,
-            is_gone,
-        }));
     }
 
     /// What a claim has now.
@@ -169,7 +135,7 @@ impl Recoveries {
     pub(super) fn note_gone(&mut self, key: &ObjectKey, now: Timestamp) {
         match key.kind {
             Kind::Node => {
-                self.note_down(key.name.clone(), Some(true), now);
+                self.losses.note_no_node(&key.name, now);
                 self.moves.note_no_node(&key.name, now);
             }
             Kind::DeviceTaintRule => self.moves.note_no_rule(&key.name, now),
@@ -192,7 +158,7 @@ impl Recoveries {
         Ok(())
     }
 
-    /// S8 and S9, of what the Ledger commits now, and what must hold of moves and stalls.
+    /// S8, S9 and S18, of what the Ledger commits now, and what must hold of moves and stalls.
     pub(super) fn check_ledger(
         &mut self,
         api: &ApiServer,
@@ -213,35 +179,43 @@ impl Recoveries {
         for intent in &ledger.spec.intents {
             let attempt = (intent.gang_uid.clone(), intent.attempt);
             let is_new = intent.kind == IntentKind::Evict && self.evicted.insert(attempt);
-            if is_new && intent.cause == Some(Reason::DeviceFault) {
-                self.check_eviction(api, intent)?;
+            if !is_new {
+                continue;
             }
-            if is_new && intent.cause == Some(Reason::NodeLost) {
-                self.check_loss(api, intent)?;
+            match intent.cause {
+                Some(Reason::DeviceFault) => self.check_eviction(api, intent)?,
+                Some(Reason::NodeLost) => self.check_loss(api, intent)?,
+                _ => {}
+            }
+            // Who opens it evicts nobody by the same write.
+            if is_open && self.is_without_proof(api, intent) {
+                let what = format!(
+                    "{} is evicted for {:?} while the circuit breaker is open",
+                    intent.name, intent.cause
+                );
+                return Err(Violation::new("S9", what));
             }
         }
         self.moves.check_ledger(api, &self.holdings, ledger)?;
         self.stalls.check_ledger(api, ledger)
     }
 
-    /// S18: nothing is evicted for a node that was never lost.
-    fn check_loss(&self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
-        // Of an attempt whose pods were given nothing yet nobody knows since when.
-        let given = self.holdings.of_attempt(api, intent).into_iter().flatten();
-        let Some(since) = given.map(|(since, _)| *since).min() else {
-            return Ok(());
-        };
-        let mut down = intent.nodes.iter().filter_map(|node| self.down.get(node));
-        let now = api.time();
-        let is_lost = |down: &Down| down.is_lost_after(since, now, self.margin);
-        if down.any(|down| down.iter().any(is_lost)) {
-            return Ok(());
-        }
-        let what = format!(
-            "{} is evicted since a node is lost, and of {:?} none was since {since}",
-            intent.name, intent.nodes
-        );
-        Err(Violation::new("S18", what))
+    /// Whether an eviction is for what nothing proves.
+    pub(super) fn is_without_proof(&self, api: &ApiServer, intent: &Intent) -> bool {
+        intent.kind == IntentKind::Evict
+            && intent.cause.is_some_and(|cause| {
+                WITHOUT_PROOF.contains(&cause)
+                    || cause == Reason::NodeLost
+                        && !self.losses.is_proved(api, &self.holdings, intent)
+            })
+    }
+
+    /// S18, and S9 of what is evicted for silence.
+    fn check_loss(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
+        let checked = self
+            .losses
+            .check(api, &self.holdings, intent, self.margin)?;
+        checked.map_or(Ok(()), |silent| self.count_evacuated(api, silent))
     }
 
     fn check_eviction(&mut self, api: &ApiServer, intent: &Intent) -> Result<(), Violation> {
@@ -263,15 +237,25 @@ impl Recoveries {
             );
             return Err(Violation::new("S8", what));
         }
+        self.count_evacuated(api, hit)
+    }
+
+    /// S9: gangs are evicted on no more nodes than may be. These may have been the cause now.
+    fn count_evacuated(
+        &mut self,
+        api: &ApiServer,
+        nodes: BTreeSet<String>,
+    ) -> Result<(), Violation> {
         let now = api.time();
         // Of leaders each counts from when it saw what was committed.
         let window = self.margin.at_least(WINDOW_SECONDS);
         self.evacuated.retain(|(at, _)| *at + window > now);
-        self.evacuated.push((now, hit));
-        let causes: Vec<&BTreeSet<String>> = self.evacuated.iter().map(|(_, hit)| hit).collect();
+        self.evacuated.push((now, nodes));
+        let causes: Vec<&BTreeSet<String>> =
+            self.evacuated.iter().map(|(_, nodes)| nodes).collect();
         if !are_explained(&causes, self.most_nodes) {
             let what = format!(
-                "gangs are evicted for faults of {causes:?} within {WINDOW_SECONDS} s, and for {} nodes at most they may be",
+                "gangs are evicted for faults or silence of {causes:?} within {WINDOW_SECONDS} s, and for {} nodes at most they may be",
                 self.most_nodes
             );
             return Err(Violation::new("S9", what));

@@ -86,7 +86,7 @@ pub struct World {
     promoted: BTreeSet<ObjectKey>,
     /// Since when the circuit breaker was seen to be open.
     breaker_open_since: Option<u64>,
-    /// What a leader ended for a fault that was only to observe.
+    /// What a leader ended without proof that was only to observe.
     ended_by_observer: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
-use muster_api::{IntentKind, Ledger, Reason, keys};
+use muster_api::{Ledger, keys};
 use muster_cluster::object::Kind;
 
 use super::{
@@ -16,9 +16,6 @@ use crate::{
     matrix::{EffectKind, Mishap},
     scheduler, workload,
 };
-
-/// Causes for which nothing is ended while recovery only observes.
-const WITHOUT_PROOF: [Reason; 3] = [Reason::DeviceFault, Reason::Drained, Reason::NoProgress];
 
 impl World {
     pub(super) fn perform(&mut self, step: &Step) {
@@ -149,16 +146,12 @@ impl World {
         }
     }
 
-    /// The attempts that the Ledger evicts for faults of devices, drains, and want of progress, by UID of their Gang.
+    /// The attempts that the Ledger evicts for what nothing proves, by UID of their Gang.
     fn evicted_without_proof(&self) -> BTreeSet<(String, i64)> {
         let ledgers = self.api.list::<Ledger>();
         let intents = ledgers.flat_map(|ledger| &ledger.spec.intents);
         intents
-            .filter(|intent| intent.kind == IntentKind::Evict)
-            .filter(|intent| {
-                let cause = intent.cause;
-                cause.is_some_and(|cause| WITHOUT_PROOF.contains(&cause))
-            })
+            .filter(|intent| self.invariants.is_without_proof(&self.api, intent))
             .map(|intent| (intent.gang_uid.clone(), intent.attempt))
             .collect()
     }

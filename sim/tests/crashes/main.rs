@@ -3,6 +3,20 @@
 //!
 //! The same seed gives the same run up to the kill, so a clean play says how many steps there are. As many of them are tried as a minute allows for all
 //! stories, others with each process and seed; `MUSTER_STRIDE=1` tries all, `MUSTER_SEED` and `MUSTER_RUNS` choose the seeds.
+//!
+//! **Killed** is whoever loses by that what a recovery hangs on, on machines that live ([`Victim`]):
+//!
+//! * the **leader**: what it has decided and not committed, for how long it has seen anything, and which answers it waits for;
+//! * **drivers**: what they have yet to write to their disk, or to tell the API server;
+//! * **kubelets**: which calls of drivers are under way, and which pods they were about to start or end.
+//!
+//! **Not killed** is
+//!
+//! * the controller's other replica: it waits for the lease, and knows nothing that it does not list when it begins to lead;
+//! * the API server: what it has answered is stored, and what it has not is what a leader finds that dies before or after a write;
+//! * kube-scheduler and the controllers of Kubernetes: each of their steps follows from what they watch, which comes late at any time anyway;
+//! * a rank: that is a failure of its gang, and so another cause to begin with;
+//! * a machine, and whatever dies with it: that is what some stories are about, and there neither the driver nor the kubelet of that node is a victim.
 
 mod stories;
 

@@ -20,7 +20,7 @@ use super::{GPUS, NODE, Shape, node, script};
 const WHATEVER_FOLLOWS_MILLISECONDS: u64 = 20_000;
 
 /// On so many nodes with so many GPUs, where GPUs may break; a Job makes the pods of each gang, and makes them again.
-fn breaking(
+pub(super) fn breaking(
     nodes: usize,
     gpus: usize,
     gangs: &[Shape],

@@ -6,6 +6,7 @@ pub(crate) mod instances;
 pub(crate) mod leaders;
 pub(crate) mod losses;
 pub(crate) mod proposals;
+pub(crate) mod silence;
 
 use k8s_openapi::api::core::v1::Pod;
 use muster_api::{Gang, GangStatus, Ledger, NodeDevices, keys};
