@@ -22,7 +22,7 @@
 //! * **forced** of pods that are deleted by force: [`forced`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
-//! What must hold in the end (S6) is in [`end`].
+//! What must hold in the end is in [`end`], S6 among it: in between only what is recorded of use is asked about by that name.
 //!
 //! All of it is judged by true time, that of the API server. Where a leader counts seconds before it does something, its clock may run fast, and what
 //! is asked for is as many true ones as pass then at the least (`clock.rs`). A clock that runs slow makes it later, which breaks nothing.
