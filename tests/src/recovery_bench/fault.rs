@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use futures::future::join_all;
 
 use super::{
@@ -35,8 +35,10 @@ use crate::{
 
 /// How long nothing is done after a case, so that a restart that was about to happen is seen.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// After so many times in a row that nothing could be measured nobody tries again.
+/// After so many times in a row that no gang came back, or nothing could be measured, nobody tries again: each may have taken [`RUN_LIMIT`].
 const MOST_IN_VAIN: u32 = 3;
+/// How long it is looked for what has to come before the gang runs again, once that does. Later it is not seen any more.
+const LATE: Duration = Duration::from_mins(1);
 
 /// A fault that is to be injected.
 #[derive(Debug)]
@@ -89,6 +91,14 @@ struct SoFar {
     counts: Counts,
 }
 
+impl SoFar {
+    /// How many gangs came back.
+    fn back(&self) -> usize {
+        let back = self.times.iter().filter(|times| times.running.is_some());
+        back.count()
+    }
+}
+
 impl<Say: Fn(&str)> Bench<'_, Say> {
     /// Injects as many faults as the options say. `keep` gets what was measured after each run, with what was found in this case.
     pub(super) async fn measure_faults(
@@ -118,21 +128,21 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 });
             }
             next = end;
-            let measured = so_far.times.len();
+            let before = so_far.back();
             let ended = self.run_side_by_side(&planned, &mut so_far).await;
             let mut findings = self.wrong_since(began);
             let counts = so_far.counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
             keep(FaultReport::of(case, &so_far.times, counts), &findings)?;
             ended?;
-            in_vain = if so_far.times.len() == measured {
+            in_vain = if so_far.back() == before {
                 in_vain + 1
             } else {
                 0
             };
             ensure!(
                 in_vain < MOST_IN_VAIN,
-                "case {case}: nothing could be measured {in_vain} times in a row; {}",
+                "case {case}: no gang came back, or nothing could be measured, {in_vain} times in a row; {}",
                 self.findings.last().map_or("", String::as_str)
             );
         }
@@ -231,6 +241,12 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 for rank in &told {
                     gang.ranks.take_back_to_fail(*rank);
                 }
+            }
+            if seen.is_late(planned.case, Instant::now()) {
+                return Ok(Progress::Never(anyhow!(
+                    "it runs for {} s, and not all that comes before was seen: {seen:?}",
+                    LATE.as_secs()
+                )));
             }
             Ok(Progress::when(seen.is_complete(planned.case), || {
                 format!("{seen:?}")
@@ -411,6 +427,12 @@ impl Aftermath {
         is_evicted && self.taint.is_some() && self.deleted.is_some() && self.running.is_some()
     }
 
+    /// Whether another attempt runs whole for so long that what is missing does not come any more.
+    fn is_late(&self, case: Case, now: Instant) -> bool {
+        let is_late = |at: Instant| now.saturating_duration_since(at) >= LATE;
+        !self.is_complete(case) && self.running.is_some_and(|(_, at)| is_late(at))
+    }
+
     fn times(&self, before: &Before, began: Instant) -> FaultTimes {
         let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
         FaultTimes {
@@ -419,6 +441,74 @@ impl Aftermath {
             deleted: since(self.deleted),
             running: since(self.running.map(|(_, at)| at)),
             attempts: self.running.map(|(attempt, _)| attempt - before.attempt),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(text: &str) -> Case {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn what_was_not_seen_a_minute_after_the_gang_runs_again_is_not_waited_for_and_before_it_is() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let whole = Aftermath {
+            taint: Some(at(1)),
+            intent: Some(at(2)),
+            deleted: Some(at(30)),
+            running: Some((2, at(40))),
+        };
+        let without_intent = Aftermath {
+            intent: None,
+            ..whole
+        };
+        let without_taint = Aftermath {
+            taint: None,
+            ..whole
+        };
+        let undeleted = Aftermath {
+            deleted: None,
+            ..whole
+        };
+        let away = Aftermath {
+            running: None,
+            ..whole
+        };
+        for (seen, case, now, is_late) in [
+            (whole, "30:0", 1_000, false),
+            (away, "30:0", 1_000, false),
+            (without_intent, "30:0", 99, false),
+            (without_intent, "30:0", 100, true),
+            // Where all have ended, nobody need be evicted.
+            (without_intent, "30:all", 1_000, false),
+            (without_taint, "30:all", 100, true),
+            (undeleted, "0:1", 100, true),
+        ] {
+            assert_eq!(seen.is_late(of(case), at(now)), is_late, "{seen:?}, {now}");
+        }
+    }
+
+    #[test]
+    fn a_gang_that_was_measured_and_did_not_come_back_is_none_that_did() {
+        let away = FaultTimes {
+            taint: Some(0.5),
+            ..FaultTimes::default()
+        };
+        let back = FaultTimes {
+            running: Some(40.0),
+            ..away
+        };
+        for (times, expected) in [(vec![], 0), (vec![away], 0), (vec![away, back], 1)] {
+            let so_far = SoFar {
+                times,
+                ..SoFar::default()
+            };
+            assert_eq!(so_far.back(), expected);
         }
     }
 }
