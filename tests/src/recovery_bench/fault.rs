@@ -18,13 +18,12 @@ use futures::future::join_all;
 
 use super::{
     Bench, Options, RUN_LIMIT, XID,
+    aftermath::{self, Aftermath},
     cases::Case,
     gang::{self, NAMESPACE, RANKS, Running},
     report::FaultReport,
     restarts::Before,
-    seconds,
     times::{Counts, FaultTimes},
-    watched::Seen,
 };
 use crate::{
     failure_report,
@@ -37,8 +36,6 @@ use crate::{
 const AFTERMATH: Duration = Duration::from_secs(5);
 /// After so many times in a row that no gang came back, or nothing could be measured, nobody tries again: each may have taken [`RUN_LIMIT`].
 const MOST_IN_VAIN: u32 = 3;
-/// How long it is looked for what has to come before the gang runs again, once that does. Later it is not seen any more.
-const LATE: Duration = Duration::from_mins(1);
 
 /// A fault that is to be injected.
 #[derive(Debug)]
@@ -72,16 +69,6 @@ struct Broken {
     in_vain: Option<Error>,
     /// Ranks that ended by themselves.
     died: u32,
-}
-
-/// What was seen after a fault so far.
-#[derive(Clone, Copy, Debug)]
-struct Aftermath {
-    taint: Option<Instant>,
-    intent: Option<Instant>,
-    deleted: Option<Instant>,
-    /// An attempt, and when all of it ran.
-    running: Option<(i64, Instant)>,
 }
 
 /// What a case has shown so far.
@@ -245,7 +232,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             if seen.is_late(planned.case, Instant::now()) {
                 return Ok(Progress::Never(anyhow!(
                     "it runs for {} s, and not all that comes before was seen: {seen:?}",
-                    LATE.as_secs()
+                    aftermath::LATE.as_secs()
                 )));
             }
             Ok(Progress::when(seen.is_complete(planned.case), || {
@@ -408,90 +395,9 @@ impl fmt::Display for Planned {
     }
 }
 
-impl Aftermath {
-    fn of(seen: &Seen, before: &Before, gpu: &TargetGpu, began: Instant) -> Self {
-        let device = (gpu.node.clone(), gpu.device.clone());
-        let evicted = (before.gang.clone(), before.attempt);
-        let taint = seen.tainted.get(&device).copied();
-        Self {
-            taint: taint.filter(|at| *at >= began),
-            intent: seen.evicted.get(&evicted).copied(),
-            deleted: seen.gone_since(&before.pods),
-            running: seen.whole_after(&before.gang, before.attempt, RANKS as usize),
-        }
-    }
-
-    /// Whether another attempt runs whole, and everything before it was seen.
-    fn is_complete(&self, case: Case) -> bool {
-        let is_evicted = self.intent.is_some() || !case.is_always_evicted();
-        is_evicted && self.taint.is_some() && self.deleted.is_some() && self.running.is_some()
-    }
-
-    /// Whether another attempt runs whole for so long that what is missing does not come any more.
-    fn is_late(&self, case: Case, now: Instant) -> bool {
-        let is_late = |at: Instant| now.saturating_duration_since(at) >= LATE;
-        !self.is_complete(case) && self.running.is_some_and(|(_, at)| is_late(at))
-    }
-
-    fn times(&self, before: &Before, began: Instant) -> FaultTimes {
-        let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
-        FaultTimes {
-            taint: since(self.taint),
-            intent: since(self.intent),
-            deleted: since(self.deleted),
-            running: since(self.running.map(|(_, at)| at)),
-            attempts: self.running.map(|(attempt, _)| attempt - before.attempt),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn of(text: &str) -> Case {
-        text.parse().unwrap()
-    }
-
-    #[test]
-    fn what_was_not_seen_a_minute_after_the_gang_runs_again_is_not_waited_for_and_before_it_is() {
-        let start = Instant::now();
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let whole = Aftermath {
-            taint: Some(at(1)),
-            intent: Some(at(2)),
-            deleted: Some(at(30)),
-            running: Some((2, at(40))),
-        };
-        let without_intent = Aftermath {
-            intent: None,
-            ..whole
-        };
-        let without_taint = Aftermath {
-            taint: None,
-            ..whole
-        };
-        let undeleted = Aftermath {
-            deleted: None,
-            ..whole
-        };
-        let away = Aftermath {
-            running: None,
-            ..whole
-        };
-        for (seen, case, now, is_late) in [
-            (whole, "30:0", 1_000, false),
-            (away, "30:0", 1_000, false),
-            (without_intent, "30:0", 99, false),
-            (without_intent, "30:0", 100, true),
-            // Where all have ended, nobody need be evicted.
-            (without_intent, "30:all", 1_000, false),
-            (without_taint, "30:all", 100, true),
-            (undeleted, "0:1", 100, true),
-        ] {
-            assert_eq!(seen.is_late(of(case), at(now)), is_late, "{seen:?}, {now}");
-        }
-    }
 
     #[test]
     fn a_gang_that_was_measured_and_did_not_come_back_is_none_that_did() {

@@ -8,6 +8,7 @@
 //! Which restarts are wrong, and which are not whole, is judged by the same watch ([`restarts`]), over all of a case and not only while a run is
 //! measured. The budgets that all this is judged by are in [`targets`].
 
+mod aftermath;
 mod cases;
 mod fault;
 mod gang;
