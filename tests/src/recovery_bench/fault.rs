@@ -117,6 +117,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             next = end;
             let before = so_far.back();
             let ended = self.run_side_by_side(&planned, &mut so_far).await;
+            self.note_observed();
             let mut findings = self.wrong_since(began);
             let counts = so_far.counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
