@@ -265,3 +265,6 @@ fn has_permit(api: &ApiServer, node: &str, claim: &str) -> bool {
             .any(|permit| permit.claim_uids.iter().any(|uid| uid == claim))
     })
 }
+
+#[cfg(test)]
+mod tests;
