@@ -226,3 +226,34 @@ fn a_claim_whose_record_is_lost_is_charged_for_as_long_as_it_has_its_file() {
     setup.update_node_devices(|object| object.spec.permits.clear());
     assert_eq!(setup.broken(), Some("S2"));
 }
+
+#[test]
+fn what_lived_on_without_its_node_is_left_behind_though_its_object_goes_once_the_node_is_back() {
+    for (is_made_again, broken) in [(true, None), (false, Some("S2"))] {
+        let mut setup = Setup::new();
+        if is_made_again {
+            setup.remove::<Node>();
+            assert_eq!(setup.check(), Ok(()), "its permit is there still");
+            setup.add_node();
+            assert_eq!(setup.check(), Ok(()), "and goes by what was proved before");
+        }
+        setup.remove::<NodeDevices>();
+        assert_eq!(setup.broken(), broken, "made again: {is_made_again}");
+    }
+}
+
+#[test]
+fn a_node_that_was_made_again_is_as_any_other_once_its_driver_has_answered() {
+    let mut setup = Setup::new();
+    setup.unprepare();
+    setup.remove::<Node>();
+    setup.remove::<NodeDevices>();
+    assert_eq!(setup.check(), Ok(()));
+    setup.add_node();
+    setup.add_node_devices(vec![permit()]);
+    setup.answer();
+    setup.prepare();
+    assert_eq!(setup.check(), Ok(()));
+    setup.update_node_devices(|object| object.spec.permits.clear());
+    assert_eq!(setup.broken(), Some("S2"));
+}
