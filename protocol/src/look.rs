@@ -609,10 +609,24 @@ impl Machine {
         for key in over {
             self.note_key(&key);
         }
+        self.note_groups_to_make();
         self.look_up_news(epoch, now);
         self.resolve_pods(epoch, now);
         self.exit = self.exit.take().or_else(|| self.seen_above(epoch));
         everything && !std::mem::replace(&mut self.news.is_complete, true)
+    }
+
+    /// Whose Gang was not to be made beside another one of its group, which is made, or was made in vain. That one may be gone before anybody
+    /// saw it, so that nothing else says so.
+    fn note_groups_to_make(&mut self) {
+        for (namespace, group) in self.flights.take_no_longer_made() {
+            let gangs = self.index.gangs_of_label(&namespace, &group);
+            for key in gangs {
+                if self.index.gang(key).is_none() {
+                    self.agenda.gang(key);
+                }
+            }
+        }
     }
 
     fn read_ledger(&mut self) {
