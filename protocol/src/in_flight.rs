@@ -32,7 +32,7 @@ use muster_cluster::{
 /// that was interrupted, and found the object gone again, never shows it. As long as it exists the watch is
 /// waited for, however long it lags: what was written is never assumed to be undone. What is read is not
 /// observed, since the watch may still tell, later, that an object of that name from before is gone.
-const SHOWN_WITHIN_SECONDS: u64 = 30;
+pub(crate) const SHOWN_WITHIN_SECONDS: u64 = 30;
 /// How often the API server may refuse to have a pod changed before that is taken for its last word.
 const REFUSED_AT_MOST: u32 = 3;
 /// How long that is believed until it is tried once more, in seconds; each time twice as long, up to 16 times.
@@ -46,6 +46,8 @@ pub(crate) struct InFlightWrites {
     by_effect: BTreeMap<EffectId, ObjectKey>,
     /// Names of Gangs that are being made, by namespace and group.
     being_made: BTreeMap<(String, String), BTreeSet<String>>,
+    /// Namespaces and groups of Gangs that are not being made any more, since that was asked last.
+    no_longer_made: BTreeSet<(String, String)>,
     /// Writes whose object was seen, or that were answered, since they were looked at last.
     moved: BTreeSet<ObjectKey>,
     /// When a write is to be looked at by time alone.
@@ -144,12 +146,19 @@ impl InFlightWrites {
         let names = self.being_made.entry(group.clone()).or_default();
         if is_so {
             names.insert(name.clone());
-        } else {
-            names.remove(name);
+            return;
         }
+        names.remove(name);
         if names.is_empty() {
             self.being_made.remove(&group);
         }
+        self.no_longer_made.insert(group);
+    }
+
+    /// Namespaces and groups of Gangs that are not being made any more, since this was asked last: what waited for that
+    /// ([`InFlightWrites::is_another_being_made`]) is to be looked at.
+    pub(crate) fn take_no_longer_made(&mut self) -> BTreeSet<(String, String)> {
+        std::mem::take(&mut self.no_longer_made)
     }
 
     /// Whether a write of the object may still be applied, or was and is not shown yet.

@@ -25,8 +25,8 @@ use crate::{
     leadership::ledger_recovery,
     nodes::{health::Seen, loss},
     objects::{
-        bound_node, gang_key_of_uid, gang_object, is_deleting, is_gated, is_terminal, key_of,
-        phase, stamp, uid,
+        bound_node, gang_key_of, gang_key_of_uid, gang_object, is_deleting, is_gated, is_terminal,
+        key_of, phase, stamp, uid,
     },
     outward::permits::{self, Owed},
     outward::{evict, force, gangs, nudge, preemption, release, restarts, ungate},
@@ -609,10 +609,24 @@ impl Machine {
         for key in over {
             self.note_key(&key);
         }
+        self.note_groups_to_make();
         self.look_up_news(epoch, now);
         self.resolve_pods(epoch, now);
         self.exit = self.exit.take().or_else(|| self.seen_above(epoch));
         everything && !std::mem::replace(&mut self.news.is_complete, true)
+    }
+
+    /// Whose Gang was not to be made beside another one of its group, which is made, or was made in vain. That one may be gone before anybody
+    /// saw it, so that nothing else says so.
+    fn note_groups_to_make(&mut self) {
+        for (namespace, group) in self.flights.take_no_longer_made() {
+            let gangs = self.index.gangs_of_label(&namespace, &group);
+            for key in gangs {
+                if self.index.gang(key).is_none() {
+                    self.agenda.gang(key);
+                }
+            }
+        }
     }
 
     fn read_ledger(&mut self) {
@@ -855,6 +869,14 @@ impl Machine {
         }
         if let Some(key) = gang_key_of_uid(&self.index, &permit.pod) {
             self.agenda.gang(key);
+        }
+        // Who waits and names such a claim is to avoid the node, or not to any more.
+        for claim in &permit.claims {
+            for pod in self.index.pods_of_claim(claim) {
+                if let Some(key) = gang_key_of(&self.index, pod) {
+                    self.agenda.gang(key);
+                }
+            }
         }
     }
 

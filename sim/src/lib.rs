@@ -10,7 +10,7 @@
 //! [`controllers`] and [`drivers`] break each effect into steps, so that a crash, a conflict, a lost or a late answer can
 //! come between any two ([`faults`]). After **every** step that changes anything [`invariants`] judges the API server and the nodes alone.
 //! [`run`] plays a seed: a phase in which things go wrong, then one in which they do not and everything must come
-//! to rest with nothing left over. Where chance does not find the moment that matters, a [`script`] steers the first
+//! to rest with nothing left over (S6), which is judged at its end. Where chance does not find the moment that matters, a [`script`] steers the first
 //! phase.
 //!
 //! **Invariant: the same seed gives the same run.** No clock, no thread, no hash order, no randomness but

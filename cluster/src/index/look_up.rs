@@ -1,6 +1,9 @@
 //! What the index answers. Nothing here derives anything; derived answers are as of the last refresh.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use k8s_openapi::api::{
     batch::v1::Job,
@@ -18,7 +21,7 @@ use crate::{
     device_faults::FaultyDevice,
     device_plugin, drains,
     formed::{FormedGang, GangKey},
-    gangs::{NamespaceTeam, default_tier},
+    gangs::{Group, NamespaceTeam, default_tier},
     pod::{self, ObservedPod},
     pools::device_name,
 };
@@ -48,6 +51,18 @@ impl Index {
     /// The Gang of that key.
     pub fn gang_of_pod(&self, pod: &NamespacedName) -> Option<&GangKey> {
         self.membership.gang_of(pod)
+    }
+
+    /// Gangs of the pods of a namespace that say by that label that they belong together, as of the last refresh. They are several where some
+    /// carry the name of an earlier Gang.
+    pub fn gangs_of_label(&self, namespace: &str, label: &str) -> BTreeSet<&GangKey> {
+        let group = Group::Label {
+            namespace: namespace.to_owned(),
+            label: label.to_owned(),
+        };
+        let pods = self.membership.in_group(&group);
+        pods.filter_map(|pod| self.membership.gang_of(pod))
+            .collect()
     }
 
     /// What a pod asks for as the engine sees it, whether or not its gang is complete. `None` while a
@@ -118,6 +133,16 @@ impl Index {
         let only = claims.next()?;
         let is_only = claims.next().is_none();
         self.claim(only).filter(|_| is_only)
+    }
+
+    /// Pods that Muster admits and that name the ResourceClaim of that UID.
+    pub fn pods_of_claim(&self, uid: &str) -> impl Iterator<Item = &Arc<ObservedPod>> {
+        let claim = self.claim_by_uid(uid);
+        let name = claim.map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name));
+        let pods = name
+            .into_iter()
+            .flat_map(|name| self.links.of_claim.of(&name));
+        pods.filter_map(|name| self.pod(name))
     }
 
     /// ResourceClaims that ask for devices of the class.

@@ -7,7 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::{Charge, ClaimByName, Gang, Held, NodeDevices, NodeDevicesSpec, Permit, keys};
+use muster_api::{
+    Charge, ClaimByName, Gang, Held, NodeDevices, NodeDevicesSpec, Permit, Reason, keys,
+};
 use muster_engine as engine;
 
 use crate::{
@@ -22,7 +24,7 @@ use crate::{
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
-    formed::{FormedGang, FormedPod, GangKey},
+    formed::{FormedGang, FormedPod, GangKey, PendingReason},
     index::NamespacedName,
     pod::{ObservedPod, PodFields},
 };
@@ -34,7 +36,7 @@ pub(crate) fn admission(
     gang: &Gang,
 ) -> Option<ApiRequest> {
     let formed = context.formed(key)?;
-    if !is_adoptable(context, formed) {
+    if !is_adoptable(context, formed) || is_in_part(context, formed) {
         return None;
     }
     let team = formed.team.as_ref()?.to_string();
@@ -115,6 +117,26 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
                     || permits_of(context, pod).next().is_some()
                     || (!enforced && !context.index.is_marked(&member.identity.uid)))
         })
+}
+
+/// Whether what runs was let go by a Gang that is no more, and is a part of its attempt: others of it are gone, and are not done. A gang never goes
+/// on in part (S4), and with its Gang went what says that the attempt was being evicted, or would be. So it is not adopted, but ended
+/// ([`crate::outward::evict`]).
+pub(crate) fn is_in_part(context: PollContext<'_>, formed: &FormedGang) -> bool {
+    let is_missing = |wait: &PendingReason| wait.reason == Reason::MissingPods;
+    if !formed.wait.as_ref().is_some_and(is_missing) {
+        return false;
+    }
+    let is_let_go = |pod: &ObservedPod| !is_gated(pod) && stamp(pod) > 0;
+    let pods = context.index.pods_of_gang(&formed.key).into_iter();
+    let done = pods.filter(|pod| is_let_go(pod) && phase(pod) == "Succeeded");
+    let there = formed.pods.len() + done.count();
+    let of_attempt = |member: &FormedPod| {
+        let pod = context.index.pod_by_uid(&member.identity.uid);
+        pod.is_some_and(|pod| is_let_go(pod))
+    };
+    i64::try_from(there).is_ok_and(|there| there < i64::from(formed.spec.size))
+        && formed.pods.iter().all(of_attempt)
 }
 
 /// The permits of the pod on the node that it is bound to. With one, a controller let the pod go to that node, its Gang was

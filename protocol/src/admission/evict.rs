@@ -40,7 +40,7 @@ use muster_engine::recovery::Action;
 
 /// How long what stands for good in the way of an attempt has to last, in seconds: pods that are all to be deleted are so
 /// one by one.
-const FOR_GOOD_SECONDS: u64 = 5;
+pub(crate) const FOR_GOOD_SECONDS: u64 = 5;
 
 /// Why the attempt that a Gang carries is to be evicted now, if it is. `view`: where it is, and what is wrong with it.
 pub(crate) fn due(

@@ -33,6 +33,7 @@ use serde_json::json;
 
 use crate::{
     ApiRequest, JobChange, Mode,
+    admission::{adopt, evict::FOR_GOOD_SECONDS},
     effect::Refusable,
     feed::waiting,
     injected_bug::InjectedBug,
@@ -212,7 +213,12 @@ fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> bool {
     }
     let since = since(Reason::WaitingForRelease);
     let since = since.unwrap_or(context.now.monotonic_seconds);
-    context.has_come(since + context.config.not_ready_seconds)
+    let formed = context.formed(key);
+    let within = match formed {
+        Some(formed) if adopt::is_in_part(context, formed) => FOR_GOOD_SECONDS,
+        _ => context.config.not_ready_seconds,
+    };
+    context.has_come(since + within)
 }
 
 /// That a Job of the Gang stays suspended because the API server refuses to have it resumed, if so.

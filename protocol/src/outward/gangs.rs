@@ -85,19 +85,15 @@ fn creation(context: PollContext<'_>, formed: &FormedGang) -> Option<ApiRequest>
     })
 }
 
-/// Whether the group has a Gang in a moment. It is looked at again once that is shown, which gives the group its name; if it is not made, nothing is: so
-/// it is looked at each second, too.
+/// Whether the group has a Gang in a moment. It is looked at again once that is shown, which gives the group its name, or was made in vain
+/// ([`InFlightWrites::take_no_longer_made`](crate::in_flight::InFlightWrites::take_no_longer_made)).
 fn is_another_being_made(context: PollContext<'_>, formed: &FormedGang) -> bool {
     let key = &formed.key;
     let group = formed.spec.group.as_deref();
-    let is_so = group.is_some_and(|group| {
+    group.is_some_and(|group| {
         let flights = context.flights;
         flights.is_another_being_made(&key.namespace, group, &key.name)
-    });
-    if is_so {
-        context.has_come(context.now.monotonic_seconds + 1);
-    }
-    is_so
+    })
 }
 
 fn owed(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Option<ApiRequest> {

@@ -91,6 +91,40 @@ fn pods_that_are_bound_are_adopted_whether_or_not_all_of_them_run_yet() {
     );
 }
 
+/// With the Gang goes what says that its attempt was being evicted, or that a rank was gone by then.
+#[test]
+fn s4_what_is_left_of_a_deleted_gang_does_not_go_on_in_part() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    bind_as_planned(&mut bench, &["Running", "Running"]);
+    bench.run();
+    bench.server.remove(&pod_key("train-1"));
+    delete_gang(&mut bench);
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!(status.admission, None);
+    let reason = status.queue.map(|queue| queue.reason);
+    assert_eq!(reason, Some(muster_api::Reason::WaitingForRelease));
+    bench.seconds += 5;
+    bench.run();
+    assert!(bench.server.list(Kind::Pod).is_empty());
+}
+
+#[test]
+fn a_rank_that_is_done_is_not_missed_where_the_gang_of_the_others_is_made_again() {
+    let mut bench = Bench::new();
+    bench.gang("train", 2);
+    bench.run();
+    bind_as_planned(&mut bench, &["Running", "Succeeded"]);
+    bench.run();
+    delete_gang(&mut bench);
+    bench.run();
+    let admission = bench.gang_status().admission.unwrap();
+    assert!(admission.adopted);
+    assert_eq!(admission.pods.len(), 1);
+}
+
 #[test]
 fn pods_that_run_are_left_alone_while_nobody_can_be_charged_for_them() {
     let mut bench = Bench::new();

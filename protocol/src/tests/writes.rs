@@ -3,6 +3,7 @@
 use muster_api::Reason;
 
 use super::*;
+use crate::in_flight::SHOWN_WITHIN_SECONDS;
 
 /// What the life of a gang wrote.
 struct Life {
@@ -280,4 +281,46 @@ fn a_group_has_one_gang_though_a_pod_that_counts_as_older_comes_while_it_is_made
         bench.run();
         assert!(bench.gang_status().admission.is_some(), "{is_refused}");
     }
+}
+
+/// A defect once: it was looked at a second later.
+#[test]
+fn a_group_whose_gang_went_before_anybody_saw_it_has_another_as_soon_as_that_is_known() {
+    let is_creation = |effect: &&Effect| matches!(*effect.write, ApiRequest::CreateGang { .. });
+    let mut bench = Bench::new();
+    bench.run();
+    bench.pod("train", 0, 1, keys::DEVICE_CLASS_GPU);
+    let first = bench.poll();
+    let made = first.iter().find(is_creation).expect("a Gang is made");
+    let made = made.write.target().expect("it has a name");
+    for effect in &first {
+        bench.perform(effect);
+    }
+    // Another pod takes the place of the one that gave the Gang its name.
+    bench.server.remove(&made);
+    bench.server.remove(&pod_key("train-0"));
+    bench.pod("train", 0, 1, keys::DEVICE_CLASS_GPU);
+    let second = bench.poll();
+    let another = second.iter().find(is_creation);
+    assert!(another.is_none(), "{another:?} beside {made:?}");
+    for effect in &second {
+        bench.perform(effect);
+    }
+    bench.seconds += SHOWN_WITHIN_SECONDS;
+    let asked = bench.poll();
+    let asks =
+        |effect: &Effect| matches!(&*effect.write, ApiRequest::ReadObject { key } if *key == made);
+    assert!(asked.iter().any(asks), "{asked:?}");
+    for effect in &asked {
+        bench.perform(effect);
+    }
+    let third = bench.poll();
+    let another = third.iter().find(is_creation);
+    let another = another.and_then(|effect| effect.write.target());
+    assert!(another.is_some_and(|key| key != made), "{third:?}");
+    for effect in &third {
+        bench.perform(effect);
+    }
+    bench.run();
+    assert!(bench.gang_status().admission.is_some());
 }

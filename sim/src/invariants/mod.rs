@@ -23,7 +23,7 @@
 //! * **forced** of pods that are deleted by force: [`forced`];
 //! * **S6** and **S10** of what is recorded of use: [`namespace_use`].
 //!
-//! What must hold in the end (S6) is in [`end`].
+//! What must hold in the end is in [`end`], S6 among it: in between only what is recorded of use is asked about by that name.
 //!
 //! All of it is judged by true time, that of the API server. Where a leader counts seconds before it does something, its clock may run fast, and what
 //! is asked for is as many true ones as pass then at the least (`clock.rs`). A clock that runs slow makes it later, which breaks nothing.
@@ -164,7 +164,7 @@ impl Invariants {
     ) -> Result<(), Violation> {
         self.forced.check()?;
         self.forced.look(api, nodes.keys());
-        self.returns.look(api);
+        self.returns.look(api, nodes.keys());
         self.history.check(api, self.returns.is_recent())?;
         let charges = Charges::of(api);
         charges.check(&self.scenario, &mut self.returns)?;
@@ -272,3 +272,6 @@ fn has_permit(api: &ApiServer, node: &str, claim: &str) -> bool {
             .any(|permit| permit.claim_uids.iter().any(|uid| uid == claim))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Faults that schedulers of this kind once had, by what their change logs say. Each is planted alone, in clusters with the faults
+//! Faults that schedulers of this kind once had, by what their change logs and issues say. Each is planted alone, in clusters with the faults
 //! that bring it to light, and must break the invariant that is named here; without it the same run breaks nothing.
 
 use muster_sim::{
@@ -87,7 +87,7 @@ fn cases() -> Vec<Case> {
         ),
         case(
             Bug::AgeLost,
-            "a gang that was evicted is behind all that came after it",
+            "Kueue #599, #1282: a gang that was evicted is behind all that came after it",
             EVICTING,
             &["S14"],
         ),

@@ -41,6 +41,8 @@ pub struct RankProgram {
     pub steps: u32,
     /// Milliseconds of a step.
     pub step_millis: u64,
+    /// Seconds for which a rank waits for all its peers; then it fails.
+    pub deadline_seconds: u64,
     /// Where the rank finds its number.
     pub rank: RankSource,
     /// Whether a rank that has lost a peer waits to be ended.
@@ -64,6 +66,7 @@ impl RankProgram {
             world_size,
             steps: 3,
             step_millis: 50,
+            deadline_seconds: 60,
             rank: RankSource::Annotation,
             hangs_when_lost: false,
             checkpoint_steps: None,
@@ -168,6 +171,7 @@ impl RankProgram {
             json!({"name": "MUSTER_FINISH_FILE", "value": self.finish_file()}),
             json!({"name": "STEPS", "value": self.steps.to_string()}),
             json!({"name": "STEP_MILLIS", "value": self.step_millis.to_string()}),
+            json!({"name": "DEADLINE_SECONDS", "value": self.deadline_seconds.to_string()}),
             json!({"name": "HANG_WHEN_LOST", "value": self.hangs_when_lost.to_string()}),
             json!({"name": "CHECKPOINTS", "value": self.checkpoint_steps.is_some().to_string()}),
             json!({"name": "CHECKPOINT_STEPS", "value": self.checkpoint_steps.unwrap_or(1).to_string()}),

@@ -13,18 +13,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Error, Result, ensure};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use futures::future::join_all;
 
 use super::{
     Bench, Options, RUN_LIMIT, XID,
+    aftermath::{self, Aftermath},
     cases::Case,
     gang::{self, NAMESPACE, RANKS, Running},
     report::FaultReport,
     restarts::Before,
-    seconds,
     times::{Counts, FaultTimes},
-    watched::Seen,
 };
 use crate::{
     failure_report,
@@ -35,7 +34,7 @@ use crate::{
 
 /// How long nothing is done after a case, so that a restart that was about to happen is seen.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// After so many times in a row that nothing could be measured nobody tries again.
+/// After so many times in a row that no gang came back, or nothing could be measured, nobody tries again: each may have taken [`RUN_LIMIT`].
 const MOST_IN_VAIN: u32 = 3;
 
 /// A fault that is to be injected.
@@ -72,21 +71,19 @@ struct Broken {
     died: u32,
 }
 
-/// What was seen after a fault so far.
-#[derive(Clone, Copy, Debug)]
-struct Aftermath {
-    taint: Option<Instant>,
-    intent: Option<Instant>,
-    deleted: Option<Instant>,
-    /// An attempt, and when all of it ran.
-    running: Option<(i64, Instant)>,
-}
-
 /// What a case has shown so far.
 #[derive(Debug, Default)]
 struct SoFar {
     times: Vec<FaultTimes>,
     counts: Counts,
+}
+
+impl SoFar {
+    /// How many gangs came back.
+    fn back(&self) -> usize {
+        let back = self.times.iter().filter(|times| times.running.is_some());
+        back.count()
+    }
 }
 
 impl<Say: Fn(&str)> Bench<'_, Say> {
@@ -118,21 +115,22 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 });
             }
             next = end;
-            let measured = so_far.times.len();
+            let before = so_far.back();
             let ended = self.run_side_by_side(&planned, &mut so_far).await;
+            self.note_observed();
             let mut findings = self.wrong_since(began);
             let counts = so_far.counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
             keep(FaultReport::of(case, &so_far.times, counts), &findings)?;
             ended?;
-            in_vain = if so_far.times.len() == measured {
+            in_vain = if so_far.back() == before {
                 in_vain + 1
             } else {
                 0
             };
             ensure!(
                 in_vain < MOST_IN_VAIN,
-                "case {case}: nothing could be measured {in_vain} times in a row; {}",
+                "case {case}: no gang came back, or nothing could be measured, {in_vain} times in a row; {}",
                 self.findings.last().map_or("", String::as_str)
             );
         }
@@ -231,6 +229,12 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 for rank in &told {
                     gang.ranks.take_back_to_fail(*rank);
                 }
+            }
+            if seen.is_late(planned.case, Instant::now()) {
+                return Ok(Progress::Never(anyhow!(
+                    "it runs for {} s, and not all that comes before was seen: {seen:?}",
+                    aftermath::LATE.as_secs()
+                )));
             }
             Ok(Progress::when(seen.is_complete(planned.case), || {
                 format!("{seen:?}")
@@ -392,33 +396,26 @@ impl fmt::Display for Planned {
     }
 }
 
-impl Aftermath {
-    fn of(seen: &Seen, before: &Before, gpu: &TargetGpu, began: Instant) -> Self {
-        let device = (gpu.node.clone(), gpu.device.clone());
-        let evicted = (before.gang.clone(), before.attempt);
-        let taint = seen.tainted.get(&device).copied();
-        Self {
-            taint: taint.filter(|at| *at >= began),
-            intent: seen.evicted.get(&evicted).copied(),
-            deleted: seen.gone_since(&before.pods),
-            running: seen.whole_after(&before.gang, before.attempt, RANKS as usize),
-        }
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Whether another attempt runs whole, and everything before it was seen.
-    fn is_complete(&self, case: Case) -> bool {
-        let is_evicted = self.intent.is_some() || !case.is_always_evicted();
-        is_evicted && self.taint.is_some() && self.deleted.is_some() && self.running.is_some()
-    }
-
-    fn times(&self, before: &Before, began: Instant) -> FaultTimes {
-        let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
-        FaultTimes {
-            taint: since(self.taint),
-            intent: since(self.intent),
-            deleted: since(self.deleted),
-            running: since(self.running.map(|(_, at)| at)),
-            attempts: self.running.map(|(attempt, _)| attempt - before.attempt),
+    #[test]
+    fn a_gang_that_was_measured_and_did_not_come_back_is_none_that_did() {
+        let away = FaultTimes {
+            taint: Some(0.5),
+            ..FaultTimes::default()
+        };
+        let back = FaultTimes {
+            running: Some(40.0),
+            ..away
+        };
+        for (times, expected) in [(vec![], 0), (vec![away], 0), (vec![away, back], 1)] {
+            let so_far = SoFar {
+                times,
+                ..SoFar::default()
+            };
+            assert_eq!(so_far.back(), expected);
         }
     }
 }

@@ -42,6 +42,9 @@ const END_LIMIT: Duration = Duration::from_mins(5);
 const TERMINATED: &str = "terminated";
 /// Steps of a tenth of a second, so that ranks run for longer than any run of the measurement: a day.
 const ENDLESS_STEPS: u32 = 864_000;
+/// Seconds that ranks wait for their peers. A kubelet that could not start a pod tries again after 60 to 90 s, and what trains waits for that: ranks that
+/// gave up before would end the attempt, and the measurement would be of them.
+const MEETING_SECONDS: u64 = 600;
 
 /// How the ranks of a gang behave.
 #[derive(Clone, Copy, Debug)]
@@ -142,6 +145,7 @@ fn endless(cluster: &Cluster, job: &str, ranks: u32) -> Result<RankProgram> {
     let program = RankProgram::new(cluster.programs().path("rank"), peers, ranks);
     let mut program = program.until_finished();
     program.steps = ENDLESS_STEPS;
+    program.deadline_seconds = MEETING_SECONDS;
     Ok(program)
 }
 

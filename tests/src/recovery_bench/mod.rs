@@ -5,9 +5,12 @@
 //! nothing must happen. One of the gang's GPUs breaks, or one of its nodes is no more, and a watch of pods, ResourceSlices and the Ledger shows
 //! what becomes of it ([`watched`]). Each run has a gang of its own; the fault is mended before the next.
 //!
+//! The observer, which knows nothing of all this, watches as in tests; what it says is among the findings.
+//!
 //! Which restarts are wrong, and which are not whole, is judged by the same watch ([`restarts`]), over all of a case and not only while a run is
 //! measured. The budgets that all this is judged by are in [`targets`].
 
+mod aftermath;
 mod cases;
 mod fault;
 mod gang;
@@ -270,6 +273,23 @@ impl<'a, Say: Fn(&str)> Bench<'a, Say> {
         let kept = self.cluster.keep_directory();
         self.say(&format!("{finding}; see {}", kept.display()));
         self.findings.push(finding);
+    }
+
+    /// Notes what the observer saw since it was last asked that must not be. It keeps what it judges by until then, so it is asked after each run.
+    fn note_observed(&mut self) {
+        let Some(observer) = self.cluster.observer() else {
+            return;
+        };
+        for violation in observer.take_verdict().violations {
+            self.note_for_later(format!("OBSERVED: {violation}"));
+        }
+    }
+
+    /// While a node is away nobody gives back what it has on its disk: the observer's bounds of time stand still.
+    fn suspend_observer(&self, is_suspended: bool) {
+        if let Some(observer) = self.cluster.observer() {
+            observer.suspend_bounds(is_suspended);
+        }
     }
 
     async fn start_bystander(&mut self, node: &str) -> Result<()> {

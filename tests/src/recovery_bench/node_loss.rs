@@ -2,13 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt};
 use muster_api::NodeDevices;
 
 use super::{
     Bench, RUN_LIMIT,
+    aftermath::LATE,
     gang::{self, Behaviour, NAMESPACE, RANKS},
     report::NodeLossReport,
     seconds,
@@ -83,6 +84,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 self.findings.push(finding);
             }
             counts.wrong += usize::from(lost.is_restarted_again);
+            self.note_observed();
             let mut findings = self.wrong_since(began);
             let counts = counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
@@ -113,6 +115,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let on_node = self.watched.ask(|seen| seen.gangs_on(&node));
         self.meant.extend(on_node);
 
+        self.suspend_observer(true);
         let began = Instant::now();
         take_away(self.cluster, &node)?;
         let what = format!("gang {} runs whole without node {node}", before.gang);
@@ -126,6 +129,12 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         };
         let waited = eventually(&what, RUN_LIMIT, async || {
             let (intent, again) = look();
+            if intent.is_none() && again.is_some_and(|(_, at)| at.elapsed() >= LATE) {
+                return Ok(Progress::Never(anyhow!(
+                    "it runs for {} s, and no eviction was seen: {again:?}",
+                    LATE.as_secs()
+                )));
+            }
             Ok(Progress::when(intent.is_some() && again.is_some(), || {
                 format!("{:?}", (intent, again))
             }))
@@ -145,6 +154,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
 
         bring_back(self.cluster, &node).await?;
         wait_until_as_before(&self.client, &node).await?;
+        self.suspend_observer(false);
         let mut is_restarted_again = false;
         if let Some((attempt, _)) = again {
             if let Err(error) = gang.finish(&self.client).await {

@@ -50,6 +50,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         ));
         let on_node = self.watched.ask(|seen| seen.gangs_on(&node));
         self.meant.extend(on_node);
+        self.suspend_observer(true);
         let (began, gaps) = (Instant::now(), self.gaps());
         take_away(self.cluster, &node)?;
         let what = format!("the pods that were on node {node} run elsewhere");
@@ -68,6 +69,8 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         if let Err(error) = self.clear_up(&node, &ranks).await {
             self.findings.push(format!("END: plain Job: {error:#}"));
         }
+        self.suspend_observer(false);
+        self.note_observed();
         let wrong = self.wrong_since(began);
         let count = wrong.len();
         self.findings.extend(wrong);

@@ -57,7 +57,8 @@ pub(super) struct SeenPod {
     /// Its completion index.
     pub(super) index: Option<u32>,
     pub(super) node: Option<String>,
-    /// Every attempt that it was ever said to belong to.
+    /// Every attempt that it belonged to. What a gated pod is stamped with is not among them: the stamp is changed when an admission is taken back,
+    /// and the pod belongs to whichever attempt lets it go.
     pub(super) attempts: BTreeSet<i64>,
     /// When it was first seen in phase Running.
     pub(super) running_since: Option<Instant>,
@@ -91,6 +92,13 @@ impl Watched {
 
 fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether something holds it before it may be scheduled.
+fn is_gated(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let gates = spec.and_then(|spec| spec.scheduling_gates.as_ref());
+    gates.is_some_and(|gates| !gates.is_empty())
 }
 
 /// Tells every object of a kind, and whether it is gone.
@@ -144,7 +152,7 @@ impl Seen {
         }
         let index = annotation(COMPLETION_INDEX);
         seen.index = index.and_then(|index| index.parse().ok()).or(seen.index);
-        let attempt = annotation(keys::ATTEMPT);
+        let attempt = annotation(keys::ATTEMPT).filter(|_| !is_gated(pod));
         seen.attempts
             .extend(attempt.and_then(|attempt| attempt.parse::<i64>().ok()));
         seen.is_deleted |= pod.metadata.deletion_timestamp.is_some();
@@ -308,6 +316,40 @@ mod tests {
             let device = ("node-0".to_owned(), "gpu-0".to_owned());
             let since = seen.tainted.get(&device).copied();
             assert_eq!(since, expected.map(at), "after {when} s");
+        }
+    }
+
+    fn pod(attempt: Option<&str>, is_gated: bool) -> Pod {
+        let mut annotations = json!({keys::GANG_NAME: "job-fault-1"});
+        if let Some(attempt) = attempt {
+            annotations[keys::ATTEMPT] = attempt.into();
+        }
+        let gates = json!([{"name": "gate"}]);
+        let gates = if is_gated { gates } else { json!([]) };
+        let pod = json!({
+            "metadata": {"name": "rank-0", "namespace": "bench", "uid": "pod", "annotations": annotations},
+            "spec": {"containers": [], "schedulingGates": gates},
+        });
+        serde_json::from_value(pod).unwrap()
+    }
+
+    #[test]
+    fn a_pod_belongs_to_the_attempt_that_let_it_go_and_not_to_those_that_its_gate_was_stamped_with()
+    {
+        let mut seen = Seen::default();
+        let now = Instant::now();
+        for (attempt, is_gated, expected) in [
+            (None, true, vec![]),
+            (Some("2"), true, vec![]),
+            (Some("3"), true, vec![]),
+            (Some("3"), false, vec![3]),
+            // What must never be is seen all the same.
+            (Some("4"), false, vec![3, 4]),
+        ] {
+            seen.note_pod(&pod(attempt, is_gated), false, now);
+            let attempts = seen.pods.get("pod").map(|pod| &pod.attempts);
+            let expected: BTreeSet<i64> = expected.into_iter().collect();
+            assert_eq!(attempts, Some(&expected), "{attempt:?}, {is_gated}");
         }
     }
 }

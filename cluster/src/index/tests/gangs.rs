@@ -1,5 +1,7 @@
 //! Who belongs together, under which name and in which order.
 
+use std::collections::BTreeSet;
+
 use muster_api::keys;
 use serde_json::json;
 
@@ -432,6 +434,42 @@ fn a_label_whose_admitted_pods_are_all_gone_means_a_new_gang() {
         index.gang_of_pod(&NamespacedName::new("ml", "w-0")),
         Some(&key("group-train-aaaaa"))
     );
+}
+
+#[test]
+fn the_gangs_of_a_label_are_those_of_the_pods_with_it() {
+    let ended = with(
+        gang("group-train-aaaaa", 1, "Finished"),
+        "/spec/group",
+        json!("train"),
+    );
+    let of_ended = with(
+        member("w-2", 7, "train", "2"),
+        "/metadata/annotations/muster.dev~1gang-name",
+        json!("group-train-aaaaa"),
+    );
+    let index = index_with([
+        ended,
+        member("w-0", 5, "train", "2"),
+        member("w-1", 6, "train", "2"),
+        of_ended,
+        member("o-0", 5, "other", "1"),
+    ]);
+    let of = |pod: &str| {
+        let gang = index.gang_of_pod(&NamespacedName::new("ml", pod));
+        gang.expect("it has a gang")
+    };
+    assert_eq!(of("w-0"), of("w-1"));
+    assert_ne!(of("w-0"), of("w-2"));
+    for (namespace, label, expected) in [
+        ("ml", "train", BTreeSet::from([of("w-0"), of("w-2")])),
+        ("ml", "other", BTreeSet::from([of("o-0")])),
+        ("ml", "none", BTreeSet::new()),
+        ("other", "train", BTreeSet::new()),
+    ] {
+        let gangs = index.gangs_of_label(namespace, label);
+        assert_eq!(gangs, expected, "{label} in {namespace}");
+    }
 }
 
 #[test]
