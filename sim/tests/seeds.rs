@@ -20,12 +20,13 @@ const THOROUGH_RUNS: u64 = 2_000;
 const DRAWN_APART: &str = "Drains,Stalls";
 
 /// What has to happen in so many, besides.
-const EVENTFUL: [&str; 15] = [
+const EVENTFUL: [&str; 16] = [
     "admitted after others gave way",
     "admitted again with another number of pods",
     "admitted with fewer pods than all",
     "evicted: Drained",
     "evicted: NoProgress",
+    "evicted: NodeLost",
     "evicted: Preempted",
     "evicted: QuotaShrunk",
     "evicted: TeamStopped",
