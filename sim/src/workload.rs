@@ -21,7 +21,7 @@ use crate::{
     fixtures::{self, TIERS},
     gpu_node::GpuNode,
     owners::Owners,
-    scenario::GangShape,
+    scenario::{Counting, GangShape},
 };
 pub use progress::Tell;
 use progress::{Now, Told};
@@ -182,19 +182,15 @@ impl Workload {
     }
 
     fn meet(&mut self, api: &ApiServer, alive: &BTreeSet<&str>, owners: &Owners) {
-        let mut gangs: BTreeMap<&str, (usize, bool, Vec<&Pod>)> = BTreeMap::new();
+        let mut gangs: BTreeMap<&str, (&GangShape, Vec<&Pod>)> = BTreeMap::new();
         for pod in api.list::<Pod>() {
             if let Some(shape) = owners.shape_of(pod) {
-                let (_, _, pods) = gangs.entry(shape.name.as_str()).or_insert((
-                    shape.pods,
-                    shape.ranks.hang,
-                    Vec::new(),
-                ));
-                pods.push(pod);
+                let gang = gangs.entry(shape.name.as_str());
+                gang.or_insert((shape, Vec::new())).1.push(pod);
             }
         }
-        for (name, (size, hang, pods)) in gangs {
-            if hang {
+        for (name, (shape, pods)) in gangs {
+            if shape.ranks.hang {
                 self.hang(name, &pods, alive);
             }
             let here: Vec<&&Pod> = pods
@@ -208,8 +204,11 @@ impl Workload {
                 self.meet_as_told(name, here.into_iter().copied());
                 continue;
             }
+            // The pods of a work queue have no index, and what takes the place of one that failed has another name.
+            let is_queue = shape.job().counting == Counting::WorkQueue;
             let done = pods.iter().filter(|pod| {
                 has_ended(pod)
+                    && (!is_queue || has_succeeded(pod))
                     && pod
                         .metadata
                         .uid
@@ -223,7 +222,7 @@ impl Workload {
                 .filter_map(fixtures::index_of)
                 .chain(owners.completed_indexes(name, api))
                 .collect();
-            if indices.len() == size {
+            if indices.len() == shape.pods {
                 self.note_meeting(name, uids(here.iter().map(|pod| **pod)));
             }
         }
@@ -261,6 +260,11 @@ impl Workload {
 
 fn uids<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<String> {
     pods.filter_map(|pod| pod.metadata.uid.clone()).collect()
+}
+
+fn has_succeeded(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Succeeded")
 }
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a String> {
