@@ -24,6 +24,7 @@ use crate::{
     scenario::{GangShape, Hardship, OwnerKind, Parent, Scenario},
 };
 pub(crate) use job::has_finished;
+pub(crate) use replicas::is_new as is_of_new_revision;
 use submission::{State, Submission};
 
 /// After which time without getting anywhere a pod is deleted by its user.

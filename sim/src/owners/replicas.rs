@@ -176,7 +176,8 @@ impl Keeper {
     }
 }
 
-fn is_new(pod: &Pod) -> bool {
+/// Whether the pod was made from the template that its owner rolls out.
+pub(crate) fn is_new(pod: &Pod) -> bool {
     let labels = pod.metadata.labels.as_ref();
     labels
         .and_then(|labels| labels.get(REVISION))
