@@ -263,13 +263,30 @@ impl Preemptions {
             return Ok(());
         };
         let now = api.time();
+        // Of a Gang that was deleted before any of its pods were told to end, the next one takes up what is left again.
+        let gangs = api.list::<Gang>().filter_map(|gang| gang.status.as_ref());
+        let admissions = gangs.filter_map(|status| status.admission.as_ref());
+        let adopted = admissions.filter(|admission| admission.adopted);
+        let adopted: BTreeSet<&str> = adopted
+            .flat_map(|admission| &admission.pods)
+            .map(|pod| pod.uid.as_str())
+            .collect();
         let mut left = Vec::new();
         for (attempt, pods) in std::mem::take(&mut self.ending) {
             let there = pods.iter().filter_map(|uid| api.pod_by_uid(uid));
             // What was still gated may be let go in a later attempt.
             let living = there.filter(|pod| {
                 let is_deleted = pod.metadata.deletion_timestamp.is_some();
-                !is_deleted && !has_ended(pod) && !is_gated(pod) && attempt_of(pod) == Some(attempt)
+                let is_taken_up = pod
+                    .metadata
+                    .uid
+                    .as_ref()
+                    .is_some_and(|uid| adopted.contains(uid.as_str()));
+                !is_deleted
+                    && !is_taken_up
+                    && !has_ended(pod)
+                    && !is_gated(pod)
+                    && attempt_of(pod) == Some(attempt)
             });
             let living: Vec<&str> = living
                 .filter_map(|pod| pod.metadata.uid.as_deref())
