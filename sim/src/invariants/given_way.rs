@@ -162,7 +162,7 @@ mod tests {
             assert_eq!(judged, Ok(()), "{ordinal} pods are replaced");
             let pod = json!({"metadata": {
                 "name": format!("serve-{ordinal}"), "namespace": "ml",
-                "labels": {keys::GANG: "serve", "controller-revision-hash": "new"},
+                "labels": {keys::GANG: "serve", "controller-revision-hash": "6c8b5d4f7"},
             }});
             let pod: Pod = serde_json::from_value(pod).unwrap();
             api.create(pod).unwrap();

@@ -352,7 +352,7 @@ impl Owners {
             OwnerKind::Job(_) => {
                 let _ = api.delete(&key(Kind::Job, &gang.shape.namespace, name), any);
             }
-            OwnerKind::StatefulSet | OwnerKind::Deployment => api.forget(&gang.replicas.uid),
+            OwnerKind::StatefulSet | OwnerKind::Deployment => gang.replicas.forget(api),
             OwnerKind::User => {
                 let pods: Vec<String> = gang
                     .pods(api)
