@@ -525,8 +525,8 @@ pub struct TopologyRequest {
     pub required: Option<LevelName>,
     /// The level whose one domain should hold the gang.
     pub preferred: Option<LevelName>,
-    /// Nodes where an earlier attempt failed. It gets them only if it fits nowhere without them. At most
-    /// [`MOST_AVOIDED_NODES`] count, the first by name.
+    /// Nodes where an earlier attempt failed, or that still have a claim prepared for pods that were there before. It gets them only
+    /// if it fits nowhere without them. At most [`MOST_AVOIDED_NODES`] count, the first by name.
     pub avoided: BTreeSet<NodeName>,
 }
 

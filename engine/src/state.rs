@@ -244,7 +244,7 @@ impl State {
             Update::Node(node) => {
                 self.limits.automatic.note_node(&node);
                 let name = node.name.clone();
-                let change = self.cluster.set_node(node);
+                let change = self.set_node(node);
                 if change == NodeChange::Inventory {
                     self.inventory_changed();
                     self.note_all_unseen_on(&name);

@@ -25,8 +25,8 @@ use crate::{
     leadership::ledger_recovery,
     nodes::{health::Seen, loss},
     objects::{
-        bound_node, gang_key_of_uid, gang_object, is_deleting, is_gated, is_terminal, key_of,
-        phase, stamp, uid,
+        bound_node, gang_key_of, gang_key_of_uid, gang_object, is_deleting, is_gated, is_terminal,
+        key_of, phase, stamp, uid,
     },
     outward::permits::{self, Owed},
     outward::{evict, force, gangs, nudge, preemption, release, restarts, ungate},
@@ -869,6 +869,14 @@ impl Machine {
         }
         if let Some(key) = gang_key_of_uid(&self.index, &permit.pod) {
             self.agenda.gang(key);
+        }
+        // Who waits and names such a claim is to avoid the node, or not to any more.
+        for claim in &permit.claims {
+            for pod in self.index.pods_of_claim(claim) {
+                if let Some(key) = gang_key_of(&self.index, pod) {
+                    self.agenda.gang(key);
+                }
+            }
         }
     }
 

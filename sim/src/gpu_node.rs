@@ -270,13 +270,12 @@ impl GpuNode {
             .map(|(pod, _)| pod)
     }
 
-    /// What is held physically: each Unit of each claim that is recorded, or in a living container.
+    /// What is held physically: each Unit of each claim that is recorded, has a CDI file, or is in a living container. A record
+    /// that went with the checkpoint lets nothing go: whoever has the file has the devices, and by it the record is made again.
     pub fn held(&self) -> impl Iterator<Item = (&str, &Unit)> {
-        let recorded = self
-            .disk
-            .records
-            .iter()
-            .flat_map(|(uid, record)| record.units().map(move |unit| (uid.as_str(), unit)));
+        let records = self.disk.records.iter().chain(&self.cdi);
+        let recorded =
+            records.flat_map(|(uid, record)| record.units().map(move |unit| (uid.as_str(), unit)));
         let containers = self.containers.values();
         let used = containers.flat_map(|container| &container.units);
         let used = used.map(|(claim, unit)| (claim.as_str(), unit));

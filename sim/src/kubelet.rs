@@ -10,6 +10,8 @@
 //! * A claim that several of its pods name is prepared once: who names one that is prepared causes no call at all. It is
 //!   unprepared when the last of them goes; the others only cease to be counted. Who begins to name a claim while it is
 //!   being unprepared is forgotten with it: its container does not start without the CDI file, and it asks again.
+//!   1.37.1 refuses such a pod from the first Unprepare on (`claimInfo.isUnpreparing` in `pkg/kubelet/cm/dra/manager.go`), but not one
+//!   that comes before, when a pod was deleted by force and its claim is allocated again already. Here both are the same.
 //! * A container starts after the pod's init container has run. An image that has not arrived never does, as far as that pod
 //!   is concerned.
 //! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared. If it has lost its

@@ -135,6 +135,16 @@ impl Index {
         self.claim(only).filter(|_| is_only)
     }
 
+    /// Pods that Muster admits and that name the ResourceClaim of that UID.
+    pub fn pods_of_claim(&self, uid: &str) -> impl Iterator<Item = &Arc<ObservedPod>> {
+        let claim = self.claim_by_uid(uid);
+        let name = claim.map(|claim| NamespacedName::new(&*claim.namespace, &*claim.name));
+        let pods = name
+            .into_iter()
+            .flat_map(|name| self.links.of_claim.of(&name));
+        pods.filter_map(|name| self.pod(name))
+    }
+
     /// ResourceClaims that ask for devices of the class.
     pub fn claims_of_class(&self, class: &str) -> impl Iterator<Item = &Arc<ObservedClaim>> {
         let names = self.claims_by_class.of(class);

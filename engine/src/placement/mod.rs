@@ -16,12 +16,14 @@
 //! * [`allocator`]: kube-scheduler's allocator, simulated; [`counters`]: what devices share; [`coallocation`]: when several pods
 //!   may wait for it.
 //! * [`search`]: which domain; [`spread`]: which nodes in it; [`pack`]: gangs of unequal pods; [`effort`]: how long.
-//! * [`holds_still`](mod@holds_still): whether a place that was found is one still. [`held_back`]: nodes that only some may use; [`areas`](mod@areas): where a gang might be if nothing ran.
+//! * [`holds_still`](mod@holds_still): whether a place that was found is one still. [`held_back`]: nodes that only some may use; [`beneath`]: what comes free that is kept
+//!   for somebody; [`areas`](mod@areas): where a gang might be if nothing ran.
 //!   [`repair`]: what is wrong with nodes, and what would be free there without it.
 //! * [`explain`](mod@explain): why there is no place, for people.
 
 mod allocator;
 mod areas;
+mod beneath;
 mod by_room;
 mod cache;
 mod capacity;

@@ -17,6 +17,7 @@ mod preempting_at_once;
 mod preemption;
 mod recovering;
 mod recovering_anew;
+mod recovering_beneath;
 mod recovering_comers;
 mod recovering_where_kept;
 mod shrink;

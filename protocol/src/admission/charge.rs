@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Charge, ClaimsCharge, ResourceCharge};
+use muster_api::{Charge, ClaimsCharge, Permit, ResourceCharge};
 use muster_cluster::quantity::resource;
 use muster_engine as engine;
 
@@ -166,6 +166,14 @@ pub(crate) fn read(charge: &Charge) -> Charged {
         claims: claims.collect(),
         resources: read_resources(&charge.resources),
     }
+}
+
+/// The claims that a permit names and charges to nobody: that they are held there its node's driver alone says.
+pub(crate) fn uncharged(permit: &Permit) -> impl Iterator<Item = &String> {
+    permit.claim_uids.iter().filter(move |uid| {
+        let mut groups = permit.charge.claims.iter();
+        !groups.any(|group| group.uids.contains(uid))
+    })
 }
 
 /// Reads what is charged besides claims.

@@ -350,19 +350,17 @@ fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit) -> engine::H
     let mut claims: Vec<engine::HeldClaim> =
         claims.map(|claim| known(context, node, claim)).collect();
     // What is charged to nobody is held all the same, under a name of the node's own: nobody but its driver says so, and
-    // the claim of that UID may wait, or be held, elsewhere.
-    for uid in &permit.claim_uids {
-        if !claims.iter().any(|claim| claim.uid.as_str() == uid) {
-            claims.push(engine::HeldClaim {
-                uid: of_node_itself(node, uid).into(),
-                flavor: "".into(),
-                gpus: engine::Amount::ZERO,
-                vram: engine::Amount::ZERO,
-                request: None,
-                devices: listed(context, node, uid),
-            });
-        }
-    }
+    // the claim of that UID may wait, or be held, elsewhere. On this node nobody gets it before that is over
+    // (`crate::outward::still_prepared`).
+    let of_nobody = charge::uncharged(permit).map(|uid| engine::HeldClaim {
+        uid: of_node_itself(node, uid).into(),
+        flavor: "".into(),
+        gpus: engine::Amount::ZERO,
+        vram: engine::Amount::ZERO,
+        request: None,
+        devices: listed(context, node, uid),
+    });
+    claims.extend(of_nobody);
     engine::Hold {
         pod: permit.pod_uid.as_str().into(),
         gang: permit.gang_uid.as_str().into(),

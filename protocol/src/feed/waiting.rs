@@ -12,7 +12,7 @@ use crate::{
     feed::running,
     injected_bug::InjectedBug,
     objects::{gang_object, has_foreign_gate, is_gated, is_terminal, stamp},
-    outward::{evict, force, gang_status, restarts},
+    outward::{evict, force, gang_status, restarts, still_prepared},
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::{
@@ -327,7 +327,8 @@ pub(crate) fn candidate(
             avoided: status
                 .into_iter()
                 .flat_map(|status| gang_status::avoided_nodes(context, status))
-                .map(|(node, _)| node.into())
+                .map(|(node, _)| engine::NodeName::from(node))
+                .chain(still_prepared::nodes_of(context, &pods))
                 .collect(),
         },
         run_time: run_time(context, formed),

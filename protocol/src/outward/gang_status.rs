@@ -18,7 +18,7 @@ use crate::{
     nodes::loss,
     objects::{bound_node, gang_object, is_gated, stamp},
     outward::conditions::{self, ConditionUpdate},
-    outward::{preemption, recovery, restarts},
+    outward::{preemption, recovery, restarts, still_prepared},
     poll_context::{PollContext, attempt},
     stalls,
     tables::plans::Committed,
@@ -834,7 +834,13 @@ fn late(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingRea
     let (late, rank) = late_rank(context, plan)?;
     let pod = context.index.pod_by_uid(&rank.pod)?;
     let stage = if is_gated(pod) {
-        "not released yet".to_owned()
+        match still_prepared::claim_of(context, plan, rank) {
+            Some(claim) => format!(
+                "not released yet (node {} still has claim {claim} prepared for a pod that was there before)",
+                rank.node.name
+            ),
+            None => "not released yet".to_owned(),
+        }
     } else if let Some(node) = bound_node(pod) {
         // The pod, and what it says, are gone once it is evicted.
         let waits_for = pod.waits_for();

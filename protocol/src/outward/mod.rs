@@ -17,5 +17,6 @@ mod quota_conditions;
 pub(crate) mod recovery;
 pub(crate) mod release;
 pub(crate) mod restarts;
+pub(crate) mod still_prepared;
 pub(crate) mod ungate;
 pub(crate) mod window;

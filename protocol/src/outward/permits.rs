@@ -3,7 +3,8 @@
 //! Written by the leader only, one object per node, conditional on its resourceVersion. A permit exists
 //! from before the first ungate of its attempt until its release is proved ([`super::release`]), and while
 //! it exists its claims are charged. It is written only for what an admission carries already, so that
-//! adding it never charges anything new; and only to an object that was seen before this leader was the newest for certain
+//! adding it never charges anything new; not for a claim that the node still has prepared for somebody else
+//! ([`super::still_prepared`]); and only to an object that was seen before this leader was the newest for certain
 //! ([`crate::leadership::newest`]), so that no late write of a superseded one permits what was taken back.
 
 use std::{collections::BTreeSet, sync::Arc};
@@ -19,8 +20,11 @@ use crate::{
     injected_bug::InjectedBug,
     leadership::ledger_recovery,
     nodes::loss,
-    objects::{bound_node, gang_key_of_uid, is_over, is_terminal, node_devices_object, phase},
+    objects::{
+        bound_node, gang_key_of_uid, is_gated, is_over, is_terminal, node_devices_object, phase,
+    },
     outward::release::{DriverAnswer, is_let_go, is_of_other_driver},
+    outward::still_prepared::StillPrepared,
     poll_context::{PollContext, attempt},
 };
 use muster_cluster::formed::{GangKey, has_ended};
@@ -81,7 +85,7 @@ fn creation(context: PollContext<'_>, node: &str, node_uid: &str) -> ApiRequest 
         permits: Vec::new(),
     };
     if context.bugs.has(InjectedBug::PermitsUnproved) {
-        add_admitted(context, node, &mut spec);
+        add_admitted(context, node, None, &mut spec);
     }
     ApiRequest::CreateNodeDevices {
         node: node.to_owned(),
@@ -121,7 +125,7 @@ fn replacement(context: PollContext<'_>, node: &str, devices: &NodeDevices) -> O
     spec.awaits_driver = loss::awaits_driver(context, node, devices, is_made_again);
     spec.lost = loss::is_lost(context, node, devices);
     let standing = spec.permits.len();
-    add_admitted(context, node, &mut spec);
+    add_admitted(context, node, Some(devices), &mut spec);
     let is_proved = context.newest.has_seen(node) || context.bugs.has(InjectedBug::PermitsUnproved);
     if spec.permits.len() > standing && !is_proved {
         // Nothing else meanwhile: what the driver lists comes back as withdrawn only where no permit of these names it.
@@ -218,9 +222,15 @@ fn belongs_to_another(context: PollContext<'_>, permit: &Permit, key: &GangKey) 
     gang_key_of_uid(context.index, &permit.pod_uid).is_some_and(|gang| gang != key)
 }
 
-/// Adds the permits of what the gangs planned here carry.
-fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec) {
+/// Adds the permits of what the gangs planned here carry. `devices`: what the driver says.
+fn add_admitted(
+    context: PollContext<'_>,
+    node: &str,
+    devices: Option<&NodeDevices>,
+    spec: &mut NodeDevicesSpec,
+) {
     let mut added = Vec::new();
+    let mut still_prepared = None;
     let standing: BTreeSet<Identity<'_>> = spec.permits.iter().map(identity).collect();
     for key in context.plans.on_node(node) {
         let Some(plan) = context.plans.carried(key) else {
@@ -244,7 +254,16 @@ fn add_admitted(context: PollContext<'_>, node: &str, spec: &mut NodeDevicesSpec
             };
             // A pod that is bound here is on this node, as whatever it was registered when it was planned.
             let here = rank.node.uid == spec.node_uid || bound_node(pod) == Some(node);
-            if here && plan.needs_permit(rank) && !is_terminal(pod) {
+            if !here || !plan.needs_permit(rank) || is_terminal(pod) {
+                continue;
+            }
+            // What was let go already goes by its permit, as ever.
+            let is_withheld = is_gated(pod)
+                && still_prepared
+                    .get_or_insert_with(|| StillPrepared::on(&spec.permits, devices))
+                    .claim_of(plan, rank)
+                    .is_some();
+            if !is_withheld {
                 added.push(permit(context, plan, *place));
             }
         }

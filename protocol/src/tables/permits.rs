@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use muster_api::{NodeDevices, Permit};
 
+use crate::admission::charge;
 use muster_cluster::{formed::GangKey, links::Links, table::Table};
 
 /// Nodes by what their permits name.
@@ -12,6 +13,8 @@ pub(crate) struct PermitTable {
     by_node: Table<String, Vec<Named>>,
     of_pod: Links<String, String>,
     of_gang: Links<String, (String, i64)>,
+    /// Of claims that are charged to nobody.
+    of_claim: Links<String, String>,
 }
 
 /// What a permit says that gangs go by.
@@ -24,6 +27,8 @@ pub(crate) struct Named {
     gang_uid: String,
     attempt: i64,
     withdrawn: bool,
+    /// UIDs of its claims that are charged to nobody, if it is withdrawn.
+    pub(crate) claims: Vec<String>,
 }
 
 impl Named {
@@ -34,6 +39,7 @@ impl Named {
             gang_uid: permit.gang_uid.clone(),
             attempt: permit.attempt,
             withdrawn: permit.withdrawn,
+            claims: held_by_node_alone(permit).cloned().collect(),
         }
     }
 
@@ -43,7 +49,13 @@ impl Named {
             && self.gang_uid == permit.gang_uid
             && self.attempt == permit.attempt
             && self.withdrawn == permit.withdrawn
+            && self.claims.iter().eq(held_by_node_alone(permit))
     }
+}
+
+/// The claims of a withdrawn permit that are charged to nobody: the node's driver alone says that it holds them.
+fn held_by_node_alone(permit: &Permit) -> impl Iterator<Item = &String> {
+    charge::uncharged(permit).filter(move |_| permit.withdrawn)
 }
 
 /// What is in one of the two and not in the other, in their order.
@@ -71,6 +83,12 @@ impl PermitTable {
             self.of_pod.unlink(named.pod.as_str(), &node.to_owned());
             let place = (node.to_owned(), named.attempt);
             self.of_gang.unlink(named.gang.as_str(), &place);
+            for claim in &named.claims {
+                self.of_claim.unlink(claim.as_str(), &node.to_owned());
+            }
+        }
+        for claim in after.iter().flat_map(|named| &named.claims) {
+            self.of_claim.link(claim.clone(), node.to_owned());
         }
         // A pod or a gang may have another permit here that did not change.
         let concerned = |named: &&Named| {
@@ -118,6 +136,11 @@ impl PermitTable {
     /// Nodes with a permit that names the gang (`namespace/name`). One may be named more than once.
     pub(crate) fn of_gang(&self, gang: &str) -> impl Iterator<Item = &String> {
         self.of_gang.of(gang).map(|(node, _)| node)
+    }
+
+    /// Nodes with a withdrawn permit that names the claim and charges it to nobody.
+    pub(crate) fn of_claim(&self, uid: &str) -> impl Iterator<Item = &String> {
+        self.of_claim.of(uid)
     }
 
     /// The highest attempt of any permit that names the gang; 0 without one.

@@ -28,6 +28,7 @@ mod release;
 mod rules;
 mod server;
 mod shown;
+mod still_prepared;
 mod takeover;
 mod visits;
 mod voiding;

@@ -198,7 +198,7 @@ pub(super) fn off_account(api: &ApiServer) -> BTreeSet<String> {
     off
 }
 
-/// Whether the machine has no Node, or one that was made again and whose driver has not answered since.
+/// Whether the machine has no Node, or one for which its driver has yet to answer, as its object says.
 fn has_no_node(api: &ApiServer, name: &str) -> bool {
     let Some(node) = api.get::<Node>("", name) else {
         return true;
@@ -207,6 +207,15 @@ fn has_no_node(api: &ApiServer, name: &str) -> bool {
     devices.is_some_and(|devices| {
         let spec = &devices.spec;
         spec.awaits_driver || node.metadata.uid.as_ref() != Some(&spec.node_uid)
+    })
+}
+
+/// Whether its driver has answered for the object that is there now.
+fn has_answered(api: &ApiServer, name: &str) -> bool {
+    api.get::<NodeDevices>("", name).is_some_and(|devices| {
+        let uid = devices.metadata.uid.as_ref();
+        let status = devices.status.as_ref();
+        status.is_some_and(|status| Some(&status.uid) == uid && status.observed_generation > 0)
     })
 }
 
@@ -232,13 +241,23 @@ pub(super) struct Returns {
     above: BTreeMap<String, i64>,
     /// Claims that were on a node's account once: when the node is back, another gang may have them as well.
     excused: BTreeSet<String>,
+    /// Machines that have no Node, or one that was made again and whose driver has not answered since. Its object need not say so:
+    /// it may have gone with its last permit, and be made anew, or not yet.
+    unanswered: BTreeSet<String>,
     /// What machines without a Node hold and nobody is charged for: node and claim.
     left_behind: BTreeSet<(String, String)>,
 }
 
 impl Returns {
     /// Looks which nodes are back.
-    pub(super) fn look(&mut self, api: &ApiServer) {
+    pub(super) fn look<'a>(&mut self, api: &ApiServer, machines: impl Iterator<Item = &'a String>) {
+        for name in machines {
+            if has_no_node(api, name) {
+                self.unanswered.insert(name.clone());
+            } else if has_answered(api, name) {
+                self.unanswered.remove(name);
+            }
+        }
         self.now = api.time().as_millisecond();
         let off = off_account(api);
         if !self.off_account.is_subset(&off) {
@@ -271,7 +290,7 @@ impl Returns {
             return false;
         }
         // Its gang may bear it for as long as it is admitted, without a permit there.
-        if has_no_node(api, node) && (!is_charged || !has_permit(api, node, claim)) {
+        if self.unanswered.contains(node) && (!is_charged || !has_permit(api, node, claim)) {
             self.left_behind.insert(what);
             return true;
         }

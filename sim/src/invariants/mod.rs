@@ -157,7 +157,7 @@ impl Invariants {
     ) -> Result<(), Violation> {
         self.forced.check()?;
         self.forced.look(api, nodes.keys());
-        self.returns.look(api);
+        self.returns.look(api, nodes.keys());
         self.history.check(api, self.returns.is_recent())?;
         let charges = Charges::of(api);
         charges.check(&self.scenario, &mut self.returns)?;
@@ -266,3 +266,6 @@ fn has_permit(api: &ApiServer, node: &str, claim: &str) -> bool {
             .any(|permit| permit.claim_uids.iter().any(|uid| uid == claim))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use super::keep::{sum_of, take_place};
 use crate::{
-    model::Hold,
+    model::{Hold, Node},
     names::{GangUid, NodeName, PodUid},
+    placement::NodeChange,
     state::State,
 };
 
@@ -103,6 +104,19 @@ impl State {
             let available = pair.map(|pair| self.tree.available_at(node, pair));
             available.is_some_and(|available| *amount <= i128::from(available.0))
         })
+    }
+
+    /// A node is as given; what that changes. Who may have what is kept there hears what comes free beneath that, too: its claim is allocated no longer, say.
+    /// Else a gang that was asked before would wait until its time is over, beside what it waits for.
+    pub(in crate::state) fn set_node(&mut self, node: Node) -> NodeChange {
+        let name = node.name.clone();
+        let before = self.cluster.free_beneath(&name, &self.keeps.pods);
+        let change = self.cluster.set_node(node);
+        if let (NodeChange::Free, Some(before)) = (change, before) {
+            self.cluster
+                .note_free_beneath(&name, &self.keeps.pods, &before);
+        }
+        change
     }
 
     /// A node, or what is wrong with its devices, is another: what is kept there may have its place there no longer.

@@ -1,7 +1,8 @@
 //! Which of the gangs that recover and wait is asked when: before anybody else, in the order of their places, and no more of them by one call than that
 //! an event costs the same however many there are.
 //!
-//! A gang is asked again only if something came free since it was asked last, on any node, or in the tree of its Team; or if somebody came whom it may
+//! A gang is asked again only if something came free since it was asked last, on any node (be it what is kept there already, see
+//! [`Cluster::free_beneath`](crate::placement::Cluster::free_beneath)), or in the tree of its Team; or if somebody came whom it may
 //! preempt ([`super::comers`]; both are [`AskedAt`]); or once it may preempt
 //! others by time alone whom it could not ask then, since a minimum run time ended, say ([`Judged`]). That it was
 //! asked itself frees nothing and lets nobody be preempted, though what is kept for it is given up for the question and kept again. Nobody is looked at while none of
