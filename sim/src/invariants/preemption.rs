@@ -348,3 +348,61 @@ fn steady_tier(api: &ApiServer, gang: &Gang) -> Option<i32> {
     let tier = api.get::<PriorityTier>("", tier).filter(|_| is_steady)?;
     Some(tier.spec.value)
 }
+
+#[cfg(test)]
+mod tests {
+    use muster_api::{
+        GangSpec,
+        gang::{Admission, AdmittedPod},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::api_server::Precondition;
+
+    #[test]
+    fn s4_what_is_left_of_an_evicted_attempt_goes_on_only_in_a_gang_that_took_it_up_again() {
+        for (adopted, is_allowed) in [(true, true), (false, false)] {
+            let mut api = ApiServer::default();
+            let healed_at = Timestamp::from_second(1_000).unwrap();
+            api.set_time(healed_at);
+            let pod = json!({
+                "metadata": {"name": "train-0", "namespace": "ml", "annotations": {keys::ATTEMPT: "1"}},
+                "status": {"phase": "Running"},
+            });
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            api.create(pod).unwrap();
+            let pod = api.get::<Pod>("ml", "train-0").unwrap();
+            let uid = pod.metadata.uid.clone().unwrap();
+            let mut gang = Gang::new("train", GangSpec::default());
+            gang.metadata.namespace = Some("ml".to_owned());
+            api.create(gang).unwrap();
+            let admitted = AdmittedPod {
+                uid: uid.clone(),
+                ..AdmittedPod::default()
+            };
+            let any = Precondition::default();
+            api.update::<Gang>("ml", "train", any, |gang| {
+                gang.status.get_or_insert_default().admission = Some(Admission {
+                    pods: vec![admitted],
+                    adopted,
+                    ..Admission::default()
+                });
+            })
+            .unwrap();
+            let mut preemptions = Preemptions {
+                healed_at: Some(healed_at),
+                ending: vec![(1, vec![uid, "gone".to_owned()])],
+                ..Preemptions::default()
+            };
+            let mut broken = |api: &ApiServer| {
+                let judged = preemptions.check_ending(api);
+                judged.err().map(|violation| violation.invariant)
+            };
+            assert_eq!(broken(&api), None, "adopted: {adopted}");
+            api.set_time(healed_at + SignedDuration::from_secs(PARTLY_ENDED_SECONDS + 1));
+            let expected = (!is_allowed).then_some("S4");
+            assert_eq!(broken(&api), expected, "adopted: {adopted}");
+        }
+    }
+}
