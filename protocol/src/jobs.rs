@@ -173,7 +173,7 @@ pub(crate) fn last_marked<'a>(
         let resumed = annotation(job, keys::RESUMED_BY_OTHERS);
         let suspended = annotation(job, keys::SUSPENDED_FOR);
         let marks = [raised, resumed, suspended].into_iter().flatten();
-        marks.filter_map(|mark| marked(job, mark))
+        marks.filter_map(move |mark| marked(job, mark))
     });
     let attempts = marks.filter(|(of, _)| of == key).map(|(_, of)| of);
     let known = attempts.filter(|attempt| (1..=pod::MAX_ATTEMPT).contains(attempt));
