@@ -66,12 +66,7 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
     if let (Some(elder), Reason::WaitingForQuota | Reason::WaitingForPlacement) =
         (circumstances.elder, reason)
     {
-        details.push_str("; pod ");
-        details.push_str(elder);
-        details.push_str(
-            " of the same Deployment may keep what it has until this one runs: strategy Recreate, or RollingUpdate with \
-             maxSurge 0, ends it first",
-        );
+        name_elder(&mut details, elder);
     }
     if let Some(remedies) = circumstances.remedies.filter(|it| !it.each.is_empty()) {
         details.push_str("; ");
@@ -79,6 +74,17 @@ pub fn explain(why: &Why, circumstances: Circumstances<'_>) -> PendingReason {
     }
     text::truncate(&mut details, DETAILS_BYTES);
     PendingReason { reason, details }
+}
+
+/// Names in the text that a waiting pod is told the one that its Deployment keeps until it runs
+/// ([`crate::index::Index::elder_of_deployment`]), and what ends that one first.
+pub fn name_elder(text: &mut String, elder: &str) {
+    text.push_str("; pod ");
+    text.push_str(elder);
+    text.push_str(
+        " of the same Deployment may keep what it has until this one runs: strategy Recreate, or RollingUpdate with \
+         maxSurge 0, ends it first",
+    );
 }
 
 /// Names in a text what a gang asks for and no plan looks at ([`crate::formed::FormedGang::unmodelled`]): a node that looks

@@ -46,7 +46,7 @@ pub fn label<'a>(pod: &'a impl PodFields, key: &str) -> Option<&'a str> {
 
 /// Highest attempt that a stamp may say. No gang gets there, and whoever forges one (in Observe the policy against it
 /// only warns) leaves room for the attempts after it.
-const MAX_ATTEMPT: i64 = 1 << 48;
+pub const MAX_ATTEMPT: i64 = 1 << 48;
 
 /// The attempt that the pod is stamped with; 0 if it never was, or if what is written there is none.
 pub fn stamp(pod: &impl PodFields) -> i64 {

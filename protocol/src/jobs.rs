@@ -154,7 +154,35 @@ pub(crate) fn eviction_mark(job: &Job, key: &GangKey, attempt: i64) -> String {
 /// The Gang that a Job was suspended for, and the attempt that is evicted, if Muster suspended it. What cannot be read, or names
 /// another Job, is not Muster's.
 pub(crate) fn suspended_for(job: &Job) -> Option<(GangKey, i64)> {
-    let mut parts = annotation(job, keys::SUSPENDED_FOR)?.splitn(3, '/');
+    marked(job, annotation(job, keys::SUSPENDED_FOR)?)
+}
+
+/// The last attempt of a Gang that a Job of these pods was changed for; 0 if there is none. What says so outlasts the Gang and all its
+/// pods, and has another attempt of that number pass for one that the Job was changed for already.
+pub(crate) fn last_marked<'a>(
+    index: &Index,
+    key: &GangKey,
+    pods: impl Iterator<Item = &'a ObservedPod>,
+) -> i64 {
+    let jobs = pods.filter_map(|pod| job_of(index, pod));
+    let jobs: BTreeMap<Option<&str>, &Job> =
+        jobs.map(|job| (job.metadata.uid.as_deref(), job)).collect();
+    let marks = jobs.into_values().flat_map(|job| {
+        let raised = annotation(job, keys::BACKOFF_RAISED_FOR);
+        let raised = raised.and_then(|raised| Some(raised.rsplit_once('/')?.0));
+        let resumed = annotation(job, keys::RESUMED_BY_OTHERS);
+        let suspended = annotation(job, keys::SUSPENDED_FOR);
+        let marks = [raised, resumed, suspended].into_iter().flatten();
+        marks.filter_map(move |mark| marked(job, mark))
+    });
+    let attempts = marks.filter(|(of, _)| of == key).map(|(_, of)| of);
+    let known = attempts.filter(|attempt| (1..=pod::MAX_ATTEMPT).contains(attempt));
+    known.max().unwrap_or(0)
+}
+
+/// What an [`eviction_mark`] of the Job names.
+fn marked(job: &Job, mark: &str) -> Option<(GangKey, i64)> {
+    let mut parts = mark.splitn(3, '/');
     let (name, attempt, uid) = (parts.next()?, parts.next()?, parts.next()?);
     if job.metadata.uid.as_deref() != Some(uid) {
         return None;

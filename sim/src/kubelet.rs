@@ -16,6 +16,9 @@
 //!   is concerned.
 //! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared. If it has lost its
 //!   checkpoint, too, it unprepares nothing of what it had prepared before.
+//! * A pod that it does not know, that ended and is being deleted, it removes: the kubelet before, or its machine, ended in between.
+//!   (Kubernetes 1.37, `pkg/kubelet/pod_workers.go`: a terminal pod that is seen for the first time goes to `SyncTerminatedPod`,
+//!   and the status manager deletes it.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -177,7 +180,7 @@ impl Kubelet {
         let name = node.shape.name.as_str();
         let mut steps: Vec<Step> = known
             .list::<Pod>()
-            .filter(|pod| node_of(pod) == Some(name) && !has_ended(pod))
+            .filter(|pod| node_of(pod) == Some(name) && (!has_ended(pod) || awaits_removal(pod)))
             .filter_map(|pod| pod.metadata.uid.clone())
             .filter(|uid| !self.pods.contains_key(uid))
             .map(Step::Admit)
@@ -366,7 +369,11 @@ impl Kubelet {
                 namespace: pod.metadata.namespace.clone().unwrap_or_default(),
                 name: pod.metadata.name.clone().unwrap_or_default(),
                 claims: Vec::new(),
-                stage: Stage::Waiting { at: now },
+                stage: if has_ended(pod) {
+                    Stage::Stopped
+                } else {
+                    Stage::Waiting { at: now }
+                },
                 image: if self.lacks_images {
                     Image::Misses { told: false }
                 } else {
@@ -487,6 +494,12 @@ impl Kubelet {
     }
 }
 
+/// Whether the pod is being deleted and nobody has finished that. One that a finalizer holds was removed once already.
+fn awaits_removal(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+        && pod.metadata.deletion_grace_period_seconds != Some(0)
+}
+
 /// The pod's claims if the kubelet would have them prepared: all are reserved for the pod, and allocated.
 fn usable_claims(api: &ApiServer, pod: &Pod, uid: &str) -> Option<Vec<ClaimRef>> {
     let claims = claims_of(api, pod)?.into_iter();
@@ -546,13 +559,7 @@ impl Sandbox {
             Stage::Running { reported: false } if wanted => steps.push(step(Step::Report)),
             Stage::Stopped if self.owed.is_empty() => match object {
                 Some(pod) if !has_ended(pod) => steps.push(step(Step::End)),
-                // One that a finalizer holds was removed once already.
-                Some(pod)
-                    if pod.metadata.deletion_timestamp.is_some()
-                        && pod.metadata.deletion_grace_period_seconds != Some(0) =>
-                {
-                    steps.push(step(Step::Remove));
-                }
+                Some(pod) if awaits_removal(pod) => steps.push(step(Step::Remove)),
                 Some(_) | None => steps.push(step(Step::Forget)),
             },
             _ => {}

@@ -24,6 +24,9 @@ const MOST_STEPS_OF_PATIENCE: u64 = 6_000;
 /// Virtual time without a write after which a run is at rest. Longer than any time that the code under test waits
 /// for by itself (missing slices count for 120 s).
 const REST_MILLISECONDS: u64 = 130_000;
+/// The same while some gang is between its admission and its start, or pauses: longer than any limit of a start, of a pod that does not
+/// die, or of a pause, which is half an hour at most.
+const REST_OF_LIMITS_MILLISECONDS: u64 = 2_000_000;
 
 /// A rule that is broken on purpose.
 #[cfg(feature = "injected-bugs")]
@@ -52,8 +55,10 @@ pub enum Writes {
 pub struct Options {
     /// The faults; drawn from the seed without.
     pub faults: Option<Faults>,
-    /// What users, administrators and nodes do that only an eviction puts right; what is borne without, by default.
+    /// What users, administrators and nodes do that only an eviction puts right; what every seed bears, by default.
     pub hardships: Option<Hardships>,
+    /// Whether a seed has only what it draws of them ([`Hardships::of_seed`]); else all of them.
+    pub draws_hardships: bool,
     /// What is done instead of what the seed draws: its cluster, and its faults alone.
     pub script: Option<Script>,
     /// Rules that are broken on purpose; mostly one, and the two ends of one that stands on both sides.
@@ -102,6 +107,11 @@ pub struct Report {
 pub fn run(seed: u64, options: &Options) -> Report {
     let mut random = Random::new(seed);
     let hardships = options.hardships.clone().unwrap_or_else(Hardships::borne);
+    let hardships = if options.draws_hardships {
+        hardships.of_seed(seed)
+    } else {
+        hardships
+    };
     let mut drawn = Scenario::draw(&mut random, &hardships);
     drawn.draw_apart(seed, options.faults.is_some());
     let drawn_faults = Faults::draw(&mut random, seed, &hardships);
@@ -201,7 +211,12 @@ pub fn come_to_rest(world: &mut World) -> Result<(), Violation> {
             continue;
         }
         let since = *quiet_since.get_or_insert(world.now);
-        if world.now >= since + REST_MILLISECONDS {
+        let rest = if world.awaits_limit() {
+            REST_OF_LIMITS_MILLISECONDS
+        } else {
+            REST_MILLISECONDS
+        };
+        if world.now >= since + rest {
             return end::check(&world.api, &world.nodes, &world.owners);
         }
     }

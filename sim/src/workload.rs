@@ -3,7 +3,8 @@
 //! A rank succeeds only after all ranks of its gang ran at the same time, or had succeeded before: where the gang may start with fewer
 //! pods than it has, as many ranks of its attempt as it is told. One that waits
 //! for the others for two minutes fails, as a rendezvous does: so a gang that is never whole ends by itself. Where ranks
-//! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves.
+//! hang, none of them ends once one that they met has failed or vanished; and ranks of a service never end by themselves. A rank whose
+//! container is started anew, by a machine that knows nothing of the one before, is another process, which has met nobody.
 //! Whoever is told that it is to give way, and waits for its checkpoint, writes one, and says so, by the clock of its machine; and so does it when it begins,
 //! since it goes on from one. The first rank of some gangs tells of its
 //! progress, until all of them stand still ([`progress`]).
@@ -21,7 +22,7 @@ use crate::{
     fixtures::{self, TIERS},
     gpu_node::GpuNode,
     owners::Owners,
-    scenario::GangShape,
+    scenario::{Counting, GangShape},
 };
 pub use progress::Tell;
 use progress::{Now, Told};
@@ -44,6 +45,8 @@ pub struct Workload {
     /// Who met in an attempt whose ranks are told how many they are, by the UID of their owner and the attempt.
     met_in: BTreeMap<(String, String), BTreeSet<String>>,
     told: Told,
+    /// When the container of a pod was started last.
+    started: BTreeMap<String, u64>,
 }
 
 /// What a container does by itself.
@@ -81,6 +84,7 @@ impl Workload {
             .values()
             .flat_map(|node| node.containers.keys().map(String::as_str))
             .collect();
+        self.note_starts(nodes);
         self.meet(api, &alive, owners);
         let mut steps = Vec::new();
         for (name, node) in nodes {
@@ -122,6 +126,20 @@ impl Workload {
             }
         }
         steps
+    }
+
+    /// A container that was started anew hangs no more, and has met nobody.
+    fn note_starts(&mut self, nodes: &BTreeMap<String, GpuNode>) {
+        for (pod, container) in nodes.values().flat_map(|node| &node.containers) {
+            let before = self.started.insert(pod.clone(), container.started_at);
+            if before.is_some_and(|before| before != container.started_at) {
+                self.hung.remove(pod);
+                self.met.remove(pod);
+                for met in self.met_in.values_mut() {
+                    met.remove(pod);
+                }
+            }
+        }
     }
 
     /// A container ended by itself.
@@ -182,34 +200,35 @@ impl Workload {
     }
 
     fn meet(&mut self, api: &ApiServer, alive: &BTreeSet<&str>, owners: &Owners) {
-        let mut gangs: BTreeMap<&str, (usize, bool, Vec<&Pod>)> = BTreeMap::new();
+        let mut gangs: BTreeMap<&str, (&GangShape, Vec<&Pod>)> = BTreeMap::new();
         for pod in api.list::<Pod>() {
             if let Some(shape) = owners.shape_of(pod) {
-                let (_, _, pods) = gangs.entry(shape.name.as_str()).or_insert((
-                    shape.pods,
-                    shape.ranks.hang,
-                    Vec::new(),
-                ));
-                pods.push(pod);
+                let gang = gangs.entry(shape.name.as_str());
+                gang.or_insert((shape, Vec::new())).1.push(pod);
             }
         }
-        for (name, (size, hang, pods)) in gangs {
-            if hang {
+        for (name, (shape, pods)) in gangs {
+            if shape.ranks.hang {
                 self.hang(name, &pods, alive);
             }
             let here: Vec<&&Pod> = pods
                 .iter()
                 .filter(|pod| {
                     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-                    alive.contains(uid) && pod.metadata.deletion_timestamp.is_none()
+                    alive.contains(uid)
+                        && !self.hung.contains(uid)
+                        && pod.metadata.deletion_timestamp.is_none()
                 })
                 .collect();
             if here.iter().any(|pod| told_count(pod).is_some()) {
                 self.meet_as_told(name, here.into_iter().copied());
                 continue;
             }
+            // The pods of a work queue have no index, and what takes the place of one that failed has another name.
+            let is_queue = shape.job().counting == Counting::WorkQueue;
             let done = pods.iter().filter(|pod| {
                 has_ended(pod)
+                    && (!is_queue || has_succeeded(pod))
                     && pod
                         .metadata
                         .uid
@@ -223,7 +242,7 @@ impl Workload {
                 .filter_map(fixtures::index_of)
                 .chain(owners.completed_indexes(name, api))
                 .collect();
-            if indices.len() == size {
+            if indices.len() == shape.pods {
                 self.note_meeting(name, uids(here.iter().map(|pod| **pod)));
             }
         }
@@ -243,7 +262,9 @@ impl Workload {
         for (attempt, (count, pods)) in attempts {
             let here = uids(pods.into_iter());
             let met = self.met_in.entry(attempt).or_default();
-            if met.union(&here).count() >= count {
+            let before = met.difference(&here);
+            let before = before.filter(|pod| !self.hung.contains(*pod)).count();
+            if before + here.len() >= count {
                 met.extend(here.iter().cloned());
                 self.note_meeting(gang, here);
             }
@@ -261,6 +282,11 @@ impl Workload {
 
 fn uids<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<String> {
     pods.filter_map(|pod| pod.metadata.uid.clone()).collect()
+}
+
+fn has_succeeded(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.and_then(|status| status.phase.as_deref()) == Some("Succeeded")
 }
 
 fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a String> {

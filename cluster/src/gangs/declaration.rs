@@ -47,6 +47,11 @@ pub(super) fn says_no_more_than_one(declaring: &[Declaring<'_>], job: &Job) -> b
         .all(|size| whole_number::gang_size(size) == Some(1))
 }
 
+/// Whether the Job says nothing of the size itself: its pods may, by annotations of their template.
+pub(super) fn says_no_size(job: &Job) -> bool {
+    job_annotation(job, keys::GANG_SIZE).is_none() && implied_size(job).is_none()
+}
+
 /// The declared size, and whether only the shape of an Indexed Job implies it.
 pub(super) fn size(
     declaring: &[Declaring<'_>],

@@ -255,7 +255,9 @@ impl<'f, 'a> Forming<'f, 'a> {
         if matches!(self.group, Some(Group::Single { .. })) {
             return of(1);
         }
-        if let (true, None, Some(gang)) = (declaring.is_empty(), job, self.gang) {
+        // Where nobody is left to say it, what was said before stands.
+        let is_unsaid = declaring.is_empty() && job.is_none_or(declaration::says_no_size);
+        if let (true, Some(gang)) = (is_unsaid, self.gang) {
             return of(u32::try_from(gang.spec.size).unwrap_or(1));
         }
         match declaration::size(declaring, job) {

@@ -16,6 +16,7 @@ use muster_api::{
 use super::event_budget::EventBudgets;
 use crate::{ApiRequest, effect::EventNote, poll_context::PollContext};
 use muster_cluster::{
+    explain::name_elder,
     formed::GangKey,
     pod::{ObservedPod, PodFields},
     table::Table,
@@ -237,6 +238,13 @@ impl EventTracker {
             let new = new.filter(|pod| !before.contains(&pod.uid));
             notes.extend(new.take(PODS_TOLD).map(|pod| {
                 let reason = Reason::ExcessPod;
+                let index = context.index;
+                let object = index.pod_by_uid(&pod.uid);
+                let elder = object.and_then(|object| index.elder_of_deployment(object));
+                let mut text = text.clone();
+                if let Some(elder) = elder {
+                    name_elder(&mut text, elder.name());
+                }
                 note_of_pod(&key.namespace, &pod.name, &pod.uid, reason, &text)
             }));
         }

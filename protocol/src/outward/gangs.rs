@@ -52,12 +52,14 @@ pub(crate) fn owed_attempt(context: PollContext<'_>, key: &GangKey, gang: &Gang)
 }
 
 /// A Gang that was never written starts above everything that was seen of its name, permits included: a predecessor's
-/// permits must not pass for its own.
+/// permits must not pass for its own, and what its Job was changed for must not be taken for what it is to be changed for again.
 fn first_attempt(context: PollContext<'_>, key: &GangKey) -> i64 {
     let pods = context.index.pods_of_gang(key);
     let stamps = pods.iter().map(stamp).max().unwrap_or(0);
     let permits = context.permits.highest_attempt(&key.to_string());
-    stamps.max(permits) + 1
+    let pods = pods.into_iter().map(AsRef::as_ref);
+    let marks = jobs::last_marked(context.index, key, pods);
+    stamps.max(permits).max(marks) + 1
 }
 
 /// Not while an intent about a predecessor of that name is in the Ledger: it is voided first.

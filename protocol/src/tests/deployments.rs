@@ -1,4 +1,4 @@
-//! Pods of Deployments, each a gang of its own.
+//! Pods of Deployments, each a gang of its own, or all of them one gang.
 
 use super::*;
 use crate::objects::is_gated;
@@ -49,5 +49,44 @@ fn a_pod_that_waits_for_what_the_old_pod_of_its_deployment_has_is_told_so() {
         let says = wait.details.contains("pod old of the same Deployment");
         assert_eq!(says, is_told, "{old}, {new}: {}", wait.details);
         assert_eq!(wait.details.contains("maxSurge 0"), is_told);
+    }
+}
+
+#[test]
+fn a_pod_that_is_one_too_many_beside_those_that_its_deployment_keeps_is_told_what_ends_them() {
+    for (new, is_told) in [
+        ("serve-6c8b5d4f7", true),
+        ("other-6c8b5d4f7", false),
+        ("serve-b", false),
+        // Scaled up.
+        ("serve-5d9c7b6f4", false),
+    ] {
+        let mut bench = Bench::new();
+        let old = "serve-5d9c7b6f4";
+        for (rank, replica_set) in [(0, old), (1, old), (2, new)] {
+            bench.pod("serve", rank, 2, keys::DEVICE_CLASS_GPU);
+            let owner = json!([{
+                "apiVersion": "apps/v1", "kind": "ReplicaSet", "name": replica_set, "uid": replica_set, "controller": true,
+            }]);
+            bench.change_pod(&format!("serve-{rank}"), |pod| {
+                pod.metadata.owner_references = serde_json::from_value(owner).unwrap();
+            });
+            bench.run();
+        }
+        let notes = bench.written.iter().filter_map(|write| match write {
+            ApiRequest::PublishEvent(note) if note.reason == muster_api::Reason::ExcessPod => {
+                Some((note.name.as_str(), note.note.as_str()))
+            }
+            _ => None,
+        });
+        let notes: Vec<(&str, &str)> = notes.collect();
+        let [(pod, note)] = notes.as_slice() else {
+            panic!("{new}: {notes:?}")
+        };
+        assert_eq!(*pod, "serve-2");
+        let says = ["pod serve-0 of the same Deployment", "strategy Recreate"];
+        for text in says {
+            assert_eq!(note.contains(text), is_told, "{new}: {note}");
+        }
     }
 }

@@ -812,6 +812,43 @@ fn a_limit_that_somebody_lowers_before_the_pods_are_gone_is_raised_again_and_not
 }
 
 #[test]
+fn a_gang_that_is_made_again_counts_on_from_what_its_job_was_changed_for() {
+    let limit = |bench: &Bench| the_job(bench).spec.unwrap().backoff_limit;
+    // One that is read from another place than it was written to says nothing, nor does one that nobody can have written.
+    for (forged, first) in [
+        (None, 2),
+        (Some("another/7/UID/9".to_owned()), 1),
+        (Some("GANG/7/another/9".to_owned()), 1),
+        (Some(format!("GANG/{}/UID/9", i64::MAX)), 1),
+        (Some("GANG/-1/UID/9".to_owned()), 1),
+        (Some("GANG".to_owned()), 1),
+    ] {
+        let mut bench = running_job(controlled_by_another);
+        let gang = bench.server.list(Kind::Gang).pop().unwrap().key();
+        stop(&mut bench, "HoldAndDrain");
+        assert_eq!(limit(&bench), Some(6 + 2));
+        assert_eq!(end_deleted(&mut bench), 2);
+        bench.run();
+        // Nothing but the Job says any more which attempts there were.
+        bench.server.remove(&gang);
+        if let Some(forged) = &forged {
+            change_job(&mut bench, |job| {
+                let uid = job.metadata.uid.clone().unwrap();
+                let mark = forged.replace("GANG", &gang.name).replace("UID", &uid);
+                let annotations = job.metadata.annotations.get_or_insert_default();
+                annotations.insert(keys::BACKOFF_RAISED_FOR.to_owned(), mark);
+            });
+        }
+        stop(&mut bench, "None");
+        make_again(&mut bench, 0..2);
+        assert_eq!(bench.gang_status().attempt, first, "{forged:?}");
+        stop(&mut bench, "HoldAndDrain");
+        assert_eq!(limit(&bench), Some(6 + 2 + 2), "{forged:?}");
+        assert_eq!(end_deleted(&mut bench), 2);
+    }
+}
+
+#[test]
 fn each_gang_of_one_that_a_job_has_raises_its_limit_by_one() {
     let mut bench = running_job(|job| {
         let annotations = job.metadata.annotations.get_or_insert_default();

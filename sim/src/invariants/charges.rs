@@ -219,14 +219,14 @@ fn has_answered(api: &ApiServer, name: &str) -> bool {
     })
 }
 
-/// Whether a permit of the node charges somebody for the claim.
-fn is_charged_on(api: &ApiServer, node: &str, claim: &str) -> bool {
-    let devices = api.get::<NodeDevices>("", node);
-    let mut permits = devices.iter().flat_map(|devices| &devices.spec.permits);
-    permits.any(|permit| {
-        let mut charged = permit.charge.claims.iter();
-        charged.any(|group| !group.flavor.is_empty() && group.uids.iter().any(|uid| uid == claim))
-    })
+/// The Flavor by which a permit of the node charges somebody for the claim.
+fn charged_on<'a>(api: &'a ApiServer, node: &str, claim: &str) -> Option<&'a str> {
+    let devices = api.get::<NodeDevices>("", node)?;
+    let permits = devices.spec.permits.iter();
+    let mut charged = permits.flat_map(|permit| &permit.charge.claims);
+    let of_claim =
+        charged.find(|group| !group.flavor.is_empty() && group.uids.iter().any(|uid| uid == claim));
+    of_claim.map(|group| group.flavor.as_str())
 }
 
 /// How long after a node is back what was decided before may still be committed, in milliseconds.
@@ -283,7 +283,7 @@ impl Returns {
         is_charged: bool,
     ) -> bool {
         let what = (node.to_owned(), claim.to_owned());
-        if is_charged_on(api, node, claim) {
+        if charged_on(api, node, claim).is_some() {
             if self.left_behind.remove(&what) {
                 self.last = Some(self.now);
             }
@@ -295,6 +295,21 @@ impl Returns {
             return true;
         }
         self.left_behind.contains(&what)
+    }
+
+    /// The Flavor by which a node that is, or was, on nobody's account bears what it holds of a claim. The claim may have been let go
+    /// by the API server meanwhile, once its pods were deleted by force, and be charged by another Flavor elsewhere: one that its user
+    /// made keeps its UID.
+    pub(super) fn flavor_on<'a>(
+        &self,
+        api: &'a ApiServer,
+        node: &str,
+        claim: &str,
+    ) -> Option<&'a str> {
+        self.excused
+            .contains(claim)
+            .then(|| charged_on(api, node, claim))
+            .flatten()
     }
 
     /// What is not held any more is not left behind.

@@ -7,15 +7,18 @@
 //! by that, and it ends: every attempt that runs to its end leaves fewer ranks, and the last one leaves none. An attempt that gives
 //! way in its turn, fails, or never starts, leaves as many as there were before. That may happen [`MOST_TIMES`] times, and no more.
 //!
+//! So it is with a StatefulSet whose pods are one gang while it rolls out another template: it ends a pod of every attempt itself, and so the
+//! attempt, and makes the next one of one pod more of the new template. After as many attempts as it has pods there is nothing left to replace.
+//!
 //! What was done is read off the pods, which the code under test does not write the phase of.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{Intent, keys};
+use muster_api::{Gang, Intent, keys};
 
 use super::Violation;
-use crate::api_server::ApiServer;
+use crate::{api_server::ApiServer, owners::is_of_new_revision};
 
 /// How often a gang may give way to the same other gang that gets nothing done in between, or go for a limit. (Pods that failed by
 /// themselves are made again as gangs of their own, so how many others there are is not known.)
@@ -32,7 +35,7 @@ pub(super) struct GivenWay {
 struct Pair {
     /// How often, since the other gang had one more pod done.
     times: u64,
-    /// How many pods that had done at most.
+    /// How many pods that had done at most, or replaced by those of a new template.
     done: usize,
 }
 
@@ -44,7 +47,7 @@ impl GivenWay {
         evict: &Intent,
         preemptor: String,
     ) -> Result<(), Violation> {
-        let done = pods_done(api, &preemptor);
+        let done = pods_done(api, &preemptor) + pods_replaced(api, &preemptor);
         let of = (evict.gang_uid.clone(), preemptor);
         let pair = self.pairs.entry(of).or_default();
         if done > pair.done {
@@ -79,8 +82,28 @@ fn pods_done(api: &ApiServer, gang: &str) -> usize {
     api.list::<Pod>().filter(is_done).count()
 }
 
+/// How many pods of a gang that is declared by a label were made from the new template of their owner.
+fn pods_replaced(api: &ApiServer, gang: &str) -> usize {
+    let Some((namespace, name)) = gang.split_once('/') else {
+        return 0;
+    };
+    let gang = api.get::<Gang>(namespace, name);
+    let Some(group) = gang.and_then(|gang| gang.spec.group.as_deref()) else {
+        return 0;
+    };
+    let is_replaced = |pod: &&Pod| {
+        let labels = pod.metadata.labels.as_ref();
+        let of = labels.and_then(|labels| labels.get(keys::GANG));
+        is_of_new_revision(pod)
+            && pod.metadata.namespace.as_deref() == Some(namespace)
+            && of.is_some_and(|of| of == group)
+    };
+    api.list::<Pod>().filter(is_replaced).count()
+}
+
 #[cfg(test)]
 mod tests {
+    use muster_api::GangSpec;
     use serde_json::json;
 
     use super::*;
@@ -121,6 +144,36 @@ mod tests {
             assert_eq!(judged, Ok(()), "{rank} ranks are done");
             api.create(pod("high", rank, "Succeeded")).unwrap();
         }
+    }
+
+    #[test]
+    fn s15_a_gang_may_give_way_to_every_attempt_of_a_set_that_replaces_its_pods_one_by_one() {
+        let mut api = ApiServer::default();
+        let spec = GangSpec {
+            group: Some("serve".to_owned()),
+            ..GangSpec::default()
+        };
+        let mut gang = Gang::new("high", spec);
+        gang.metadata.namespace = Some("ml".to_owned());
+        api.create(gang).unwrap();
+        let mut given_way = GivenWay::default();
+        for ordinal in 0..10 {
+            let judged = gives_way(&mut given_way, &api, "low", "high");
+            assert_eq!(judged, Ok(()), "{ordinal} pods are replaced");
+            let pod = json!({"metadata": {
+                "name": format!("serve-{ordinal}"), "namespace": "ml",
+                "labels": {keys::GANG: "serve", "controller-revision-hash": "6c8b5d4f7"},
+            }});
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            api.create(pod).unwrap();
+        }
+        // All are replaced.
+        for time in 1..=MOST_TIMES {
+            let judged = gives_way(&mut given_way, &api, "low", "high");
+            assert_eq!(judged, Ok(()), "time {time}");
+        }
+        let judged = gives_way(&mut given_way, &api, "low", "high");
+        assert_eq!(judged, Err("S15"));
     }
 
     #[test]

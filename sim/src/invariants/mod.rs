@@ -189,7 +189,8 @@ impl Invariants {
             self.returns
                 .forget_released(name, |claim| node.held().any(|(held, _)| held == claim));
             for (claim, unit) in node.held() {
-                let flavor = charges.flavor_of(claim);
+                let flavor = self.returns.flavor_on(api, name, claim);
+                let flavor = flavor.or_else(|| charges.flavor_of(claim));
                 let is_left_behind =
                     self.returns
                         .is_left_behind(api, name, claim, flavor.is_some());

@@ -263,13 +263,30 @@ impl Preemptions {
             return Ok(());
         };
         let now = api.time();
+        // Of a Gang that was deleted before any of its pods were told to end, the next one takes up what is left again.
+        let gangs = api.list::<Gang>().filter_map(|gang| gang.status.as_ref());
+        let admissions = gangs.filter_map(|status| status.admission.as_ref());
+        let adopted = admissions.filter(|admission| admission.adopted);
+        let adopted: BTreeSet<&str> = adopted
+            .flat_map(|admission| &admission.pods)
+            .map(|pod| pod.uid.as_str())
+            .collect();
         let mut left = Vec::new();
         for (attempt, pods) in std::mem::take(&mut self.ending) {
             let there = pods.iter().filter_map(|uid| api.pod_by_uid(uid));
             // What was still gated may be let go in a later attempt.
             let living = there.filter(|pod| {
                 let is_deleted = pod.metadata.deletion_timestamp.is_some();
-                !is_deleted && !has_ended(pod) && !is_gated(pod) && attempt_of(pod) == Some(attempt)
+                let is_taken_up = pod
+                    .metadata
+                    .uid
+                    .as_ref()
+                    .is_some_and(|uid| adopted.contains(uid.as_str()));
+                !is_deleted
+                    && !is_taken_up
+                    && !has_ended(pod)
+                    && !is_gated(pod)
+                    && attempt_of(pod) == Some(attempt)
             });
             let living: Vec<&str> = living
                 .filter_map(|pod| pod.metadata.uid.as_deref())
@@ -330,4 +347,62 @@ fn steady_tier(api: &ApiServer, gang: &Gang) -> Option<i32> {
     let tier = gang.status.as_ref()?.tier.as_ref()?;
     let tier = api.get::<PriorityTier>("", tier).filter(|_| is_steady)?;
     Some(tier.spec.value)
+}
+
+#[cfg(test)]
+mod tests {
+    use muster_api::{
+        GangSpec,
+        gang::{Admission, AdmittedPod},
+    };
+    use serde_json::json;
+
+    use super::*;
+    use crate::api_server::Precondition;
+
+    #[test]
+    fn s4_what_is_left_of_an_evicted_attempt_goes_on_only_in_a_gang_that_took_it_up_again() {
+        for (adopted, is_allowed) in [(true, true), (false, false)] {
+            let mut api = ApiServer::default();
+            let healed_at = Timestamp::from_second(1_000).unwrap();
+            api.set_time(healed_at);
+            let pod = json!({
+                "metadata": {"name": "train-0", "namespace": "ml", "annotations": {keys::ATTEMPT: "1"}},
+                "status": {"phase": "Running"},
+            });
+            let pod: Pod = serde_json::from_value(pod).unwrap();
+            api.create(pod).unwrap();
+            let pod = api.get::<Pod>("ml", "train-0").unwrap();
+            let uid = pod.metadata.uid.clone().unwrap();
+            let mut gang = Gang::new("train", GangSpec::default());
+            gang.metadata.namespace = Some("ml".to_owned());
+            api.create(gang).unwrap();
+            let admitted = AdmittedPod {
+                uid: uid.clone(),
+                ..AdmittedPod::default()
+            };
+            let any = Precondition::default();
+            api.update::<Gang>("ml", "train", any, |gang| {
+                gang.status.get_or_insert_default().admission = Some(Admission {
+                    pods: vec![admitted],
+                    adopted,
+                    ..Admission::default()
+                });
+            })
+            .unwrap();
+            let mut preemptions = Preemptions {
+                healed_at: Some(healed_at),
+                ending: vec![(1, vec![uid, "gone".to_owned()])],
+                ..Preemptions::default()
+            };
+            let mut broken = |api: &ApiServer| {
+                let judged = preemptions.check_ending(api);
+                judged.err().map(|violation| violation.invariant)
+            };
+            assert_eq!(broken(&api), None, "adopted: {adopted}");
+            api.set_time(healed_at + SignedDuration::from_secs(PARTLY_ENDED_SECONDS + 1));
+            let expected = (!is_allowed).then_some("S4");
+            assert_eq!(broken(&api), expected, "adopted: {adopted}");
+        }
+    }
 }

@@ -257,3 +257,23 @@ fn a_node_that_was_made_again_is_as_any_other_once_its_driver_has_answered() {
     setup.update_node_devices(|object| object.spec.permits.clear());
     assert_eq!(setup.broken(), Some("S2"));
 }
+
+#[test]
+fn what_a_lost_node_holds_is_judged_by_its_own_permit_though_its_claim_is_charged_elsewhere() {
+    for (is_lost, broken) in [(true, None), (false, Some("S2"))] {
+        let mut setup = Setup::new();
+        setup.update_node_devices(|object| object.spec.lost = is_lost);
+        assert_eq!(setup.check(), Ok(()), "lost: {is_lost}");
+        let mut elsewhere = permit();
+        // No Team may use any of that Flavor.
+        let group = &mut elsewhere.charge.claims[0];
+        group.flavor = Product::A100.flavor().to_owned();
+        group.gpus_milli = 0;
+        let spec = NodeDevicesSpec {
+            permits: vec![elsewhere],
+            ..NodeDevicesSpec::default()
+        };
+        setup.api.create(NodeDevices::new("node-1", spec)).unwrap();
+        assert_eq!(setup.broken(), broken, "lost: {is_lost}");
+    }
+}

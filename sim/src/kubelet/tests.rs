@@ -230,3 +230,37 @@ fn a_container_is_given_what_its_claim_is_allocated_though_the_kubelet_forgot_th
     setup.kubelet(&Step::Start(later.clone()));
     setup.check(&later);
 }
+
+#[test]
+fn a_kubelet_that_starts_anew_removes_what_ended_and_is_being_deleted_and_lets_be_what_only_ended()
+{
+    let mut setup = Setup::new();
+    let [first, second] = setup.pods();
+    setup
+        .api
+        .delete(&key(Kind::Pod, "blue", "g-0"), Precondition::default())
+        .unwrap();
+    for name in ["g-0", "g-1"] {
+        let any = Precondition::default();
+        let fails = |pod: &mut Pod| {
+            pod.status.get_or_insert_default().phase = Some("Failed".to_owned());
+        };
+        setup.api.update::<Pod>("blue", name, any, fails).unwrap();
+    }
+    assert!(setup.api.pod_by_uid(&first).is_some(), "nobody removed it");
+    for expected in [
+        vec![Step::Admit(first.clone())],
+        vec![Step::Remove(first.clone())],
+        vec![Step::Forget(first.clone())],
+        vec![],
+    ] {
+        catch_up(&mut setup.kubelet.informer, &setup.api);
+        let steps = setup.kubelet.steps(setup.now, &setup.node, &setup.drivers);
+        assert_eq!(steps, expected);
+        for step in &steps {
+            setup.kubelet(step);
+        }
+    }
+    assert!(setup.api.pod_by_uid(&first).is_none());
+    assert!(setup.api.pod_by_uid(&second).is_some());
+}

@@ -2,7 +2,8 @@
 //!
 //! A user's gang is made once; a pod that vanishes before any of them was let go is made again, later ones are not, and a
 //! gang of which some pods ended before others began is cleaned up. What never gets anywhere for ten minutes its user
-//! deletes, unless users are [patient](Hardship::PatientUsers): then what is stuck has to be evicted.
+//! deletes, unless users are [patient](Hardship::PatientUsers): then what is stuck has to be evicted. Once nothing goes wrong any
+//! more nobody should have to: whoever waits for longer than any attempt may take to start was forgotten (L-6).
 
 mod job;
 mod obstacle;
@@ -23,10 +24,14 @@ use crate::{
     scenario::{GangShape, Hardship, OwnerKind, Parent, Scenario},
 };
 pub(crate) use job::has_finished;
+pub(crate) use replicas::is_new as is_of_new_revision;
 use submission::{State, Submission};
 
 /// After which time without getting anywhere a pod is deleted by its user.
 const PATIENCE_MILLISECONDS: u64 = 600_000;
+/// The same once nothing goes wrong any more: an attempt is evicted ten minutes after the last of its ranks made progress, and init
+/// containers run for up to 25 minutes before that.
+const PATIENCE_HEALED_MILLISECONDS: u64 = 2_400_000;
 
 /// All gangs that are submitted, and how far they are.
 #[derive(Debug)]
@@ -142,7 +147,7 @@ impl Owners {
                 .uid
                 .as_ref()
                 .and_then(|uid| self.stuck.get(uid));
-            if since.is_some_and(|stuck| stuck.since + PATIENCE_MILLISECONDS <= now) {
+            if since.is_some_and(|stuck| stuck.since + self.patience_milliseconds() <= now) {
                 let namespace = pod.metadata.namespace.clone().unwrap_or_default();
                 let name = pod.metadata.name.clone().unwrap_or_default();
                 steps.push(Step::GiveUp(namespace, name));
@@ -224,6 +229,15 @@ impl Owners {
         }
     }
 
+    /// For how long a user looks at a pod that gets nowhere.
+    fn patience_milliseconds(&self) -> u64 {
+        if self.healed {
+            PATIENCE_HEALED_MILLISECONDS
+        } else {
+            PATIENCE_MILLISECONDS
+        }
+    }
+
     /// From now on nobody should have to give up.
     pub fn heal(&mut self) {
         self.healed = true;
@@ -247,7 +261,7 @@ impl Owners {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let beside_over = self.stuck.get(uid).is_some_and(|stuck| stuck.beside_over);
         let kept_by = obstacle::of(api, pod, beside_over);
-        if self.healed && !obstacle::is_expected(&kept_by) {
+        if self.healed {
             self.stranded = Some(format!("{name}: {kept_by}"));
         }
         let when = if self.healed { "healed" } else { "troubled" };
@@ -285,7 +299,7 @@ impl Owners {
         let stuck = self
             .stuck
             .values()
-            .map(|stuck| stuck.since + PATIENCE_MILLISECONDS);
+            .map(|stuck| stuck.since + self.patience_milliseconds());
         gangs.chain(stuck).filter(|at| *at > now).min()
     }
 
@@ -338,7 +352,7 @@ impl Owners {
             OwnerKind::Job(_) => {
                 let _ = api.delete(&key(Kind::Job, &gang.shape.namespace, name), any);
             }
-            OwnerKind::StatefulSet | OwnerKind::Deployment => api.forget(&gang.replicas.uid),
+            OwnerKind::StatefulSet | OwnerKind::Deployment => gang.replicas.forget(api),
             OwnerKind::User => {
                 let pods: Vec<String> = gang
                     .pods(api)

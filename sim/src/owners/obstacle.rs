@@ -10,24 +10,6 @@ use crate::{
     scheduler::pinned_node,
 };
 
-/// What keeps nobody's pod for ever once attempts can be evicted: until then its user has to delete it, also after
-/// everything has healed. In all of them a pod of the attempt was let go, which only an eviction can take back:
-///
-/// * another pod of the attempt is lost (`MembersChanged`), or was taken by somebody else (`PodDisrupted`);
-/// * a rank that is not bound yet has lost its place (`PlaceLost`);
-/// * the Gang was deleted and made again: its new attempt waits for what is left of the one before ([`OVER`]);
-/// * such a pod was given the devices that were planned for another ([`TAKEN`]);
-/// * such a pod got hold of a claim that was made anew under a name that it shares with another gang ([`EXCHANGED`]): it
-///   was let go for the claim before, so nothing says that it would hold this one.
-const EXPECTED: [&str; 6] = [
-    "MembersChanged",
-    "PodDisrupted",
-    "PlaceLost",
-    OVER,
-    TAKEN,
-    EXCHANGED,
-];
-
 /// A pod that was let go, of an attempt that is over.
 const OVER: &str = "of an attempt that is over";
 /// A pod that is not bound, and whose node has, or had while it waited, one of those.
@@ -107,9 +89,4 @@ fn is_with_another(api: &ApiServer, pod: &Pod) -> bool {
     consumers
         .filter_map(|consumer| api.pod_by_uid(&consumer.uid))
         .any(|other| name(other) != name(pod))
-}
-
-/// Whether it is one of the cases that wait for evictions.
-pub(super) fn is_expected(kept_by: &str) -> bool {
-    EXPECTED.iter().any(|reason| kept_by.ends_with(reason))
 }

@@ -4,7 +4,10 @@
 //!   it deletes a pod of the old revision, makes it anew, and waits until that one runs before it deletes the next. A pod that
 //!   ended it deletes and makes anew.
 //! * A Deployment (`maxSurge: 1`, `maxUnavailable: 0`) makes one pod of the new revision besides, waits until it runs, and
-//!   only then deletes an old one; old ones that do not run go first.
+//!   only then deletes an old one; old ones that do not run go first. Where its pods are one gang, that pod is one too many and
+//!   waits for the old ones, and they for it. Once the Deployment has made no progress for as long as its deadline says, its user
+//!   reads why, and does what it says: with the strategy `Recreate` all old ones are ended, and are gone, before the new ones are made
+//!   (kube-controller-manager 1.37, `pkg/controller/deployment/recreate.go`).
 //!
 //! Their ranks serve for ever. Once all are of the new revision and have run for a while, their user deletes the whole.
 
@@ -19,16 +22,30 @@ use crate::{
 
 /// How long all pods run before they are replaced, and before their user is done with them.
 const SERVED_MILLISECONDS: u64 = 5_000;
+/// `progressDeadlineSeconds` of a Deployment that says nothing about it.
+const PROGRESS_MILLISECONDS: u64 = 600_000;
+/// By which the pods of a StatefulSet tell their template.
 const REVISION: &str = "controller-revision-hash";
+/// The same of a Deployment, whose ReplicaSets are named after it and that.
+const TEMPLATE_HASH: &str = "pod-template-hash";
+/// The template at first.
+const OLD: &str = "5d9c7b6f4";
+/// The template that is rolled out.
+const NEW: &str = "6c8b5d4f7";
 
 /// What such a controller, and its user, remember.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
-    /// UID of the StatefulSet, or of the Deployment's ReplicaSets; empty before it was submitted.
+    /// UID of the StatefulSet, or of the Deployment's first ReplicaSet; empty before it was submitted.
     pub(super) uid: String,
     made: u64,
     /// Whether the template was changed.
     is_rolling: bool,
+    /// Whether the user of the Deployment has changed its strategy to `Recreate`.
+    recreates: bool,
+    /// How many pods of the new revision run, and how many of the old one are left, and since when that has been so.
+    progress: (usize, usize),
+    progressed_at: u64,
     /// Ordinals whose old pod was deleted for the new revision.
     replaced: Vec<usize>,
     /// Since when all pods that are wanted run, and no other is there.
@@ -46,6 +63,8 @@ pub enum Step {
     Replace(String),
     /// Its user changes the template.
     Roll,
+    /// Its user changes its strategy to `Recreate`.
+    Recreate,
     /// Its user is done with it, and deletes it.
     Finish,
 }
@@ -56,6 +75,19 @@ impl Keeper {
         let runs = |pod: &&&Pod| is_running(pod) && (is_new(pod) == self.is_rolling);
         let all = pods.len() == shape.pods && pods.iter().filter(runs).count() == shape.pods;
         self.running_since = all.then(|| self.running_since.unwrap_or(now));
+        let (new, old): (Vec<&Pod>, Vec<&Pod>) = pods.iter().copied().partition(|pod| is_new(pod));
+        let running = new.into_iter().filter(|pod| is_running(pod)).count();
+        let progress = (running, old.len());
+        if !self.is_rolling || progress != self.progress {
+            self.progress = progress;
+            self.progressed_at = now;
+        }
+    }
+
+    /// When the Deployment will have made no progress for too long, if it may still surge.
+    fn gives_up_at(&self, shape: &GangShape) -> Option<u64> {
+        let may_surge = shape.owner == OwnerKind::Deployment && self.is_rolling && !self.recreates;
+        may_surge.then_some(self.progressed_at + PROGRESS_MILLISECONDS)
     }
 
     pub(super) fn steps(&self, now: u64, shape: &GangShape, pods: &[&Pod]) -> Vec<Step> {
@@ -69,6 +101,9 @@ impl Keeper {
                 Step::Roll
             }];
         }
+        if self.gives_up_at(shape).is_some_and(|at| at <= now) {
+            return vec![Step::Recreate];
+        }
         if shape.owner == OwnerKind::StatefulSet {
             self.steps_of_set(shape, pods)
         } else {
@@ -76,8 +111,20 @@ impl Keeper {
         }
     }
 
-    pub(super) fn wakes_at(&self) -> Option<u64> {
-        self.running_since.map(|since| since + SERVED_MILLISECONDS)
+    pub(super) fn wakes_at(&self, shape: &GangShape) -> Option<u64> {
+        let served = self.running_since.map(|since| since + SERVED_MILLISECONDS);
+        served.or_else(|| self.gives_up_at(shape))
+    }
+
+    /// Its user deletes it: what it made is garbage.
+    pub(super) fn forget(&self, api: &mut ApiServer) {
+        api.forget(&self.uid);
+        api.forget(&self.uid_of_new());
+    }
+
+    /// UID of the Deployment's second ReplicaSet.
+    fn uid_of_new(&self) -> String {
+        format!("{}-new", self.uid)
     }
 
     fn steps_of_set(&self, shape: &GangShape, pods: &[&Pod]) -> Vec<Step> {
@@ -119,6 +166,15 @@ impl Keeper {
             .collect();
         let (new, old): (Vec<&&Pod>, Vec<&&Pod>) =
             active.iter().copied().partition(|pod| is_new(pod));
+        if self.recreates {
+            let names = old.iter().filter_map(|pod| pod.metadata.name.clone());
+            steps.extend(names.map(Step::Replace));
+            let is_any_left = pods.iter().any(|pod| !is_new(pod) && !has_ended(pod));
+            if !is_any_left && new.len() < shape.pods {
+                steps.push(Step::Make(0, true));
+            }
+            return steps;
+        }
         let (wanted, most) = if self.is_rolling {
             (&new, shape.pods + 1)
         } else {
@@ -151,9 +207,18 @@ impl Keeper {
                 };
                 let name = format!("{}-{number}", shape.name);
                 let mut pod = fixtures::pod(shape, &name, *ordinal, Some(&self.uid));
-                let revision = if *new { "new" } else { "old" };
+                let template = if *new { NEW } else { OLD };
+                let is_of_set = shape.owner == OwnerKind::StatefulSet;
+                let label = if is_of_set { REVISION } else { TEMPLATE_HASH };
                 let labels = pod.metadata.labels.get_or_insert_default();
-                labels.insert(REVISION.to_owned(), revision.to_owned());
+                labels.insert(label.to_owned(), template.to_owned());
+                let owners = pod.metadata.owner_references.iter_mut().flatten();
+                for replica_set in owners.filter(|_| !is_of_set) {
+                    replica_set.name = format!("{}-{template}", shape.name);
+                    if *new {
+                        replica_set.uid = self.uid_of_new();
+                    }
+                }
                 let _ = api.create(pod);
             }
             Step::Delete(pod) | Step::Replace(pod) => {
@@ -169,19 +234,20 @@ impl Keeper {
             Step::Roll => {
                 self.is_rolling = true;
                 self.running_since = None;
+                api.know(&self.uid_of_new());
             }
-            Step::Finish => api.forget(&self.uid),
+            Step::Recreate => self.recreates = true,
+            Step::Finish => self.forget(api),
         }
         *step == Step::Finish
     }
 }
 
-fn is_new(pod: &Pod) -> bool {
+/// Whether the pod was made from the template that its owner rolls out.
+pub(crate) fn is_new(pod: &Pod) -> bool {
     let labels = pod.metadata.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get(REVISION))
-        .map(String::as_str)
-        == Some("new")
+    let template = labels.and_then(|it| it.get(REVISION).or_else(|| it.get(TEMPLATE_HASH)));
+    template.map(String::as_str) == Some(NEW)
 }
 
 fn is_running(pod: &Pod) -> bool {

@@ -135,7 +135,7 @@ impl Submission {
         match (self.state, self.shape.owner) {
             (State::Planned, _) => Some(self.shape.submitted_at),
             (State::Submitted, OwnerKind::Job(_)) => self.job.wakes_at(&self.shape, api),
-            (State::Submitted, _) => self.replicas.wakes_at(),
+            (State::Submitted, _) => self.replicas.wakes_at(&self.shape),
             (State::Cancelled | State::Served, _) => None,
         }
     }

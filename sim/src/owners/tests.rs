@@ -408,6 +408,39 @@ fn a_deployment_makes_one_pod_more_and_deletes_an_old_one_when_it_runs() {
 }
 
 #[test]
+fn a_deployment_whose_new_pod_waits_for_the_old_ones_is_told_to_end_these_first() {
+    let mut stage = Stage::new(OwnerKind::Deployment);
+    stage.all_run();
+    stage.run();
+    stage.run_at(10_000);
+    stage.run_at(609_999);
+    assert_eq!(stage.pods(), ["g-1", "g-2", "g-3"]);
+    let of = |pod: &str| {
+        let pod = stage.api.get::<Pod>("blue", pod).unwrap();
+        pod.metadata.owner_references.clone().unwrap().remove(0)
+    };
+    let (old, new) = (of("g-1"), of("g-3"));
+    assert_ne!((&old.name, &old.uid), (&new.name, &new.uid));
+    for pod in [("g-1", "old"), ("g-2", "old"), ("g-3", "new")] {
+        assert_eq!(of(pod.0) == new, pod.1 == "new", "{pod:?}");
+    }
+    stage.all_are_bound();
+    stage.run_at(610_000);
+    assert_eq!(stage.pods(), ["g-1", "g-2", "g-3"], "the old ones end");
+    stage.let_go("g-1");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-2", "g-3"], "one of them still does");
+    stage.let_go("g-2");
+    stage.run();
+    assert_eq!(stage.pods(), ["g-3", "g-4"]);
+    stage.all_run();
+    stage.run();
+    assert!(!stage.owners.is_complete("g", &stage.api));
+    stage.run_at(620_000);
+    assert!(stage.owners.is_complete("g", &stage.api));
+}
+
+#[test]
 fn a_user_makes_a_vanished_pod_again_only_while_none_was_let_go() {
     let mut stage = Stage::new(OwnerKind::User);
     stage.delete("g-0");

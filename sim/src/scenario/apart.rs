@@ -1,4 +1,5 @@
-//! What is drawn apart from all else, by streams of its own: a seed that has none of it means what it meant before there was any.
+//! What is drawn apart from all else, by streams of its own: which hardships a seed has, drains, gangs that stand still, and clocks that go
+//! wrong. A seed that has none of it means what it meant before there was any.
 
 use muster_protocol::OnCordon;
 
@@ -20,6 +21,13 @@ const MOST_STALLING: usize = 2;
 /// A stream of a seed.
 pub(crate) fn stream(seed: u64, of: u64) -> Random {
     Random::new(seed ^ of.rotate_left(16))
+}
+
+/// The stream of a hardship: the last eight letters of its name.
+pub(crate) fn stream_of(hardship: Hardship) -> u64 {
+    let name = format!("{hardship:?}").to_lowercase();
+    let letters = name.bytes().map(u64::from);
+    letters.fold(0, |stream, letter| (stream << 8) | letter)
 }
 
 /// Whether a seed that may have the hardship of that stream does.
@@ -98,7 +106,15 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::scenario::Hardships;
+    use crate::scenario::{HARDSHIPS, Hardships};
+
+    #[test]
+    fn every_hardship_has_a_stream_of_its_own() {
+        assert_eq!(stream_of(Hardship::Drains), DRAINS);
+        assert_eq!(stream_of(Hardship::Stalls), STALLS);
+        let streams: BTreeSet<u64> = HARDSHIPS.into_iter().map(stream_of).collect();
+        assert_eq!(streams.len(), HARDSHIPS.len());
+    }
 
     #[test]
     fn nothing_is_drawn_apart_without_the_hardship_and_all_of_it_in_some_seeds_with_it() {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use super::apart;
 use crate::random::Random;
 
 /// Who makes the pods of a gang.
@@ -190,7 +191,8 @@ pub const HARDSHIPS: [Hardship; 17] = [
 pub struct Hardships(BTreeSet<Hardship>);
 
 impl Hardships {
-    /// Those that need no eviction: what the protocol bears as it is.
+    /// What every seed bears: in each of them gangs, Teams and machines draw their share of it. All others some seeds have
+    /// ([`of_seed`](Self::of_seed)).
     pub fn borne() -> Self {
         let borne = [
             Hardship::LimitedJobs,
@@ -223,6 +225,17 @@ impl Hardships {
                 .insert(known.find(|known| format!("{known:?}") == name)?);
         }
         Some(named)
+    }
+
+    /// What a seed has of these where it is left to the seed: what is [borne](Self::borne), and each of the others in one of four
+    /// seeds, by a stream of its own. So each is met with and without each other one.
+    #[must_use]
+    pub fn of_seed(&self, seed: u64) -> Self {
+        let borne = Self::borne();
+        let is_had = |hardship: &Hardship| {
+            borne.have(*hardship) || apart::is_drawn(seed, apart::stream_of(*hardship))
+        };
+        Self(self.0.iter().copied().filter(is_had).collect())
     }
 
     /// All of these but one.
@@ -283,5 +296,26 @@ mod tests {
         assert!(some.have(Hardship::RollingSets) && some.have(Hardship::HangingRanks));
         assert!(!some.have(Hardship::MissingImages));
         assert_eq!(Hardships::named("RollingSet"), None);
+    }
+
+    #[test]
+    fn every_seed_has_what_is_borne_and_of_the_others_each_with_and_without_each() {
+        let borne = Hardships::borne();
+        let others = || HARDSHIPS.into_iter().filter(|it| !borne.have(*it));
+        let all = Hardships::all();
+        let seeds: Vec<Hardships> = (0..400).map(|seed| all.of_seed(seed)).collect();
+        for (seed, had) in (0..).zip(&seeds) {
+            assert!(borne.0.is_subset(&had.0), "seed {seed}");
+            assert_eq!(borne.of_seed(seed), borne, "seed {seed}");
+        }
+        for one in others() {
+            let of_one = seeds.iter().filter(|had| had.have(one)).count();
+            assert!((60..=140).contains(&of_one), "{one:?}: {of_one} of 400");
+            for other in others().filter(|other| *other != one) {
+                let both = seeds.iter().filter(|had| had.have(one) && had.have(other));
+                let both = both.count();
+                assert!((5..of_one).contains(&both), "{one:?}, {other:?}: {both}");
+            }
+        }
     }
 }

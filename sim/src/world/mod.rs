@@ -12,7 +12,7 @@ mod turns;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use muster_api::{Breaker, Ledger, keys};
+use muster_api::{Breaker, Gang, GangPhase, Ledger, Reason, keys};
 use muster_cluster::object::ObjectKey;
 
 use crate::{
@@ -309,6 +309,20 @@ impl World {
                 .iter()
                 .filter(|(actor, _)| *actor != Actor::Controllers)
                 .all(|(actor, _)| self.steps_of(*actor).is_empty())
+    }
+
+    /// Whether a gang's state may change by nothing but the time that the controllers give it: an attempt of it does not run yet, has a
+    /// pod that is lost, or is being ended; or it pauses after one that did not start.
+    pub fn awaits_limit(&self) -> bool {
+        let mut statuses = self
+            .api
+            .list::<Gang>()
+            .filter_map(|gang| gang.status.as_ref());
+        statuses.any(|status| {
+            let queue = status.queue.as_ref();
+            matches!(status.phase, GangPhase::Admitted | GangPhase::Evicting)
+                || queue.is_some_and(|queue| queue.reason == Reason::BackingOff)
+        })
     }
 
     fn has_intents(&self) -> bool {

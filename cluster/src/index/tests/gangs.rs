@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use muster_api::keys;
+use muster_api::{Reason, keys};
 use serde_json::json;
 
 use crate::{
@@ -416,6 +416,33 @@ fn a_gang_is_found_by_its_group_whatever_labels_somebody_gives_it() {
         gang.unwrap().name == "group-train-aaaaa"
     };
     assert_eq!((named("w-0"), named("o-0")), (true, false));
+}
+
+#[test]
+fn a_gang_of_which_no_pod_is_active_misses_as_many_as_its_pods_said_though_its_job_says_nothing() {
+    let by_job = json!([owner("batch/v1", "Job", "queue", "job-queue")]);
+    let job = with(
+        indexed_job("queue", 2),
+        "/spec/completionMode",
+        json!("NonIndexed"),
+    );
+    let job = with(job, "/spec/completions", json!(null));
+    let group = with(
+        gang("group-train-aaaaa", 2, "Pending"),
+        "/spec/group",
+        json!("train"),
+    );
+    let group = with(group, "/metadata/ownerReferences", by_job.clone());
+    let failed = ["w-0", "w-1"].map(|name| {
+        let pod = member(name, 5, "train", "2");
+        let pod = with(pod, "/metadata/ownerReferences", by_job.clone());
+        with(pod, "/status/phase", json!("Failed"))
+    });
+    let index = index_with([job, group].into_iter().chain(failed));
+    let gang = only_gang(&index);
+    assert_eq!((gang.spec.size, gang.pods.len()), (2, 0));
+    let wait = gang.wait.as_ref().unwrap();
+    assert_eq!(wait.reason, Reason::MissingPods, "{}", wait.details);
 }
 
 #[test]
