@@ -57,7 +57,8 @@ fn a_pod_that_is_one_too_many_beside_those_that_its_deployment_keeps_is_told_wha
     for (new, is_told) in [
         ("serve-6c8b5d4f7", true),
         ("other-6c8b5d4f7", false),
-        ("serve-b", false),
+        // Nobody rolls out what is no Deployment.
+        ("serve-a", false),
         // Scaled up.
         ("serve-5d9c7b6f4", false),
     ] {
