@@ -17,6 +17,10 @@ use crate::{admission::plan::Plan, poll_context::PollContext};
 /// Under which name the API server sums up the oldest field managers where there are many: Muster may be one of them.
 const ANCIENT_CHANGES: &str = "ancient-changes";
 
+/// Highest attempt of a mark that a new Gang counts on from. No gang gets there, and whoever may change a Job may write what they like: the attempts after it have
+/// to be far below what a stamp may say ([`pod::MAX_ATTEMPT`]), or no pod could be told whose it is, nor be ended for it.
+const LAST_MARKED_AT_MOST: i64 = 1 << 32;
+
 /// Failures that a Job without `backoffLimit` may have.
 const DEFAULT_BACKOFF_LIMIT: i32 = 6;
 
@@ -29,6 +33,17 @@ pub(crate) fn job_of<'a>(index: &'a Index, pod: &ObservedPod) -> Option<&'a Job>
 fn by_uid<'a>(index: &'a Index, namespace: &str, name: &str, uid: &str) -> Option<&'a Job> {
     let job = index.job(&NamespacedName::new(namespace, name))?;
     (job.metadata.uid.as_deref() == Some(uid)).then_some(job)
+}
+
+/// The Jobs that control these pods, each once.
+pub(crate) fn of_pods<'a, 'p>(
+    index: &'a Index,
+    pods: impl Iterator<Item = &'p ObservedPod>,
+) -> Vec<&'a Job> {
+    let jobs = pods.filter_map(|pod| job_of(index, pod));
+    let jobs: BTreeMap<Option<&str>, &Job> =
+        jobs.map(|job| (job.metadata.uid.as_deref(), job)).collect();
+    jobs.into_values().collect()
 }
 
 /// The Jobs that own a Gang.
@@ -58,6 +73,17 @@ pub(crate) fn done(index: &Index, key: &GangKey, gang: &Gang) -> Option<i32> {
     let pods = index.pods_of_gang(key);
     let pods: Vec<&ObservedPod> = pods.into_iter().map(AsRef::as_ref).collect();
     i32::try_from(succeeded_ranks(job, &pods).len()).ok()
+}
+
+/// How many indexes are left of the Indexed Job that owns a Gang, if it makes the pods of all of them at once; `None`: there is no such Job.
+pub(crate) fn left_at_once(index: &Index, key: &GangKey, gang: &Gang) -> Option<i32> {
+    let job = owners_of(index, gang).find(|job| is_indexed(job))?;
+    let spec = job.spec.as_ref()?;
+    let completions = spec.completions?;
+    if spec.parallelism.unwrap_or(1) < completions {
+        return None;
+    }
+    Some(completions.saturating_sub(done(index, key, gang)?))
 }
 
 /// Whether its pods are being ended, or have been, by the Job's own controller or by whoever suspended or deleted it. Kubernetes
@@ -164,10 +190,7 @@ pub(crate) fn last_marked<'a>(
     key: &GangKey,
     pods: impl Iterator<Item = &'a ObservedPod>,
 ) -> i64 {
-    let jobs = pods.filter_map(|pod| job_of(index, pod));
-    let jobs: BTreeMap<Option<&str>, &Job> =
-        jobs.map(|job| (job.metadata.uid.as_deref(), job)).collect();
-    let marks = jobs.into_values().flat_map(|job| {
+    let marks = of_pods(index, pods).into_iter().flat_map(|job| {
         let raised = annotation(job, keys::BACKOFF_RAISED_FOR);
         let raised = raised.and_then(|raised| Some(raised.rsplit_once('/')?.0));
         let resumed = annotation(job, keys::RESUMED_BY_OTHERS);
@@ -176,7 +199,7 @@ pub(crate) fn last_marked<'a>(
         marks.filter_map(move |mark| marked(job, mark))
     });
     let attempts = marks.filter(|(of, _)| of == key).map(|(_, of)| of);
-    let known = attempts.filter(|attempt| (1..=pod::MAX_ATTEMPT).contains(attempt));
+    let known = attempts.filter(|attempt| (1..=LAST_MARKED_AT_MOST).contains(attempt));
     known.max().unwrap_or(0)
 }
 

@@ -71,29 +71,31 @@ pub(crate) fn admission(
 }
 
 /// The members that run or were started: all, but for the pods that waited for the next attempt of a gang that started with fewer than
-/// it has. They wait on where all pods of the one attempt that there is were let go, as each of them says.
+/// it has.
 fn started<'f>(context: PollContext<'_>, formed: &'f FormedGang) -> Vec<&'f FormedPod> {
+    let of_attempt = whole_attempt(context, formed);
+    of_attempt.unwrap_or_else(|| formed.pods.iter().collect())
+}
+
+/// The members that were let go, if they started with fewer pods than their gang has, and all of these are there: they are where all pods of
+/// the one attempt that there is were let go, as each of them says.
+fn whole_attempt<'f>(
+    context: PollContext<'_>,
+    formed: &'f FormedGang,
+) -> Option<Vec<&'f FormedPod>> {
+    formed.spec.min_count?;
     let pod_of = |member: &FormedPod| context.index.pod_by_uid(&member.identity.uid);
     let is_let_go = |member: &&FormedPod| pod_of(member).is_some_and(|pod| !is_gated(pod));
     let let_go: Vec<&FormedPod> = formed.pods.iter().filter(is_let_go).collect();
-    let of_last = let_go.last().and_then(|member| {
-        let pod = pod_of(member)?;
-        let count: usize = pod.annotation(keys::ADMITTED_COUNT)?.parse().ok()?;
-        Some((stamp(pod), count))
-    });
-    let is_whole = of_last.is_some_and(|(attempt, count)| {
-        let pods = context.index.pods_of_gang(&formed.key).into_iter();
-        let of_attempt = pods.filter(|pod| !is_gated(pod) && stamp(pod) == attempt);
-        let are_all = let_go
-            .iter()
-            .all(|member| pod_of(member).is_some_and(|pod| stamp(pod) == attempt));
-        are_all && of_attempt.count() == count
-    });
-    if formed.spec.min_count.is_some() && is_whole {
-        let_go
-    } else {
-        formed.pods.iter().collect()
-    }
+    let last = pod_of(let_go.last()?)?;
+    let count: usize = last.annotation(keys::ADMITTED_COUNT)?.parse().ok()?;
+    let attempt = stamp(last);
+    let pods = context.index.pods_of_gang(&formed.key).into_iter();
+    let of_attempt = pods.filter(|pod| !is_gated(pod) && stamp(pod) == attempt);
+    let are_all = let_go
+        .iter()
+        .all(|member| pod_of(member).is_some_and(|pod| stamp(pod) == attempt));
+    (are_all && of_attempt.count() == count).then_some(let_go)
 }
 
 /// Whether every member that was started is bound and holds what it asks for: it runs, it was let go to that node by a Gang that is no more,
@@ -122,21 +124,43 @@ fn is_adoptable(context: PollContext<'_>, formed: &FormedGang) -> bool {
 /// Whether what runs was let go by a Gang that is no more, and is a part of its attempt: others of it are gone, and are not done. A gang never goes
 /// on in part (S4), and with its Gang went what says that the attempt was being evicted, or would be. So it is not adopted, but ended
 /// ([`crate::outward::evict`]).
+///
+/// What no Gang would be evicted for is no such part: that pods are gone which waited for the next attempt, or that a Job makes no others in place of
+/// those that are gone.
 pub(crate) fn is_in_part(context: PollContext<'_>, formed: &FormedGang) -> bool {
     let is_missing = |wait: &PendingReason| wait.reason == Reason::MissingPods;
     if !formed.wait.as_ref().is_some_and(is_missing) {
         return false;
     }
     let is_let_go = |pod: &ObservedPod| !is_gated(pod) && stamp(pod) > 0;
-    let pods = context.index.pods_of_gang(&formed.key).into_iter();
-    let done = pods.filter(|pod| is_let_go(pod) && phase(pod) == "Succeeded");
-    let there = formed.pods.len() + done.count();
+    let gang = context.index.gang(&formed.key);
+    let left = gang.and_then(|gang| jobs::left_at_once(context.index, &formed.key, gang));
+    let done = if left == Some(formed.spec.size) {
+        // Those that are done do not count among what is left.
+        0
+    } else {
+        let pods = context.index.pods_of_gang(&formed.key).into_iter();
+        let done = pods.filter(|pod| is_let_go(pod) && phase(pod) == "Succeeded");
+        done.count()
+    };
+    let there = formed.pods.len() + done;
     let of_attempt = |member: &FormedPod| {
         let pod = context.index.pod_by_uid(&member.identity.uid);
         pod.is_some_and(|pod| is_let_go(pod))
     };
     i64::try_from(there).is_ok_and(|there| there < i64::from(formed.spec.size))
         && formed.pods.iter().all(of_attempt)
+        && whole_attempt(context, formed).is_none()
+        && !is_left_to_its_jobs(context, formed)
+}
+
+/// Whether a Job of the pods ends them anyway, or would not make them again.
+fn is_left_to_its_jobs(context: PollContext<'_>, formed: &FormedGang) -> bool {
+    let pods = formed.pods.iter();
+    let pods = pods.filter_map(|member| context.index.pod_by_uid(&member.identity.uid));
+    let of_pods = jobs::of_pods(context.index, pods.map(AsRef::as_ref));
+    let mut of_pods = of_pods.into_iter();
+    of_pods.any(|job| jobs::is_ending(job) || jobs::is_drained_queue(context.index, job))
 }
 
 /// The permits of the pod on the node that it is bound to. With one, a controller let the pod go to that node, its Gang was

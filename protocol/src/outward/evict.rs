@@ -164,12 +164,17 @@ pub(crate) fn waits_for(
     let mut pods = pods.filter(|pod| !is_out_of_reach(context, pod));
     let first = pods.next()?;
     let (name, of) = (first.name(), stamp(first));
-    if !is_given_up(context, key, gang) {
-        let reason = Reason::WaitingForRelease;
-        let details = format!(
+    let formed = context.formed(key);
+    let is_in_part = formed.is_some_and(|formed| adopt::is_in_part(context, formed));
+    if !is_given_up(context, key, gang, is_in_part) {
+        let mut details = format!(
             "pod {name} of attempt {of} is still there (this is {})",
             attempt(gang)
         );
+        if is_in_part {
+            details.push_str(", and others of it are gone");
+        }
+        let (reason, _) = goes_within(context, is_in_part);
         return Some(PendingReason { reason, details });
     }
     let mut details = format!(
@@ -197,7 +202,7 @@ pub(crate) fn waits_for(
 
 /// Whether the Gang does not wait any longer for what is left to go by itself, or to be found holding what it does and be
 /// charged for it: a Gang that was deleted and made again may take its pods up again, if it has a Team to charge.
-fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> bool {
+fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang, is_in_part: bool) -> bool {
     let phase = gang.status.as_ref().map(|status| status.phase);
     if phase != Some(GangPhase::Evicting)
         && context
@@ -211,14 +216,19 @@ fn is_given_up(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> bool {
     if phase == Some(GangPhase::Evicting) || since(Reason::Evicting).is_some() {
         return true;
     }
-    let since = since(Reason::WaitingForRelease);
-    let since = since.unwrap_or(context.now.monotonic_seconds);
-    let formed = context.formed(key);
-    let within = match formed {
-        Some(formed) if adopt::is_in_part(context, formed) => FOR_GOOD_SECONDS,
-        _ => context.config.not_ready_seconds,
-    };
-    context.has_come(since + within)
+    let (reason, seconds) = goes_within(context, is_in_part);
+    let since = since(reason).unwrap_or(context.now.monotonic_seconds);
+    context.has_come(since.saturating_add(seconds))
+}
+
+/// What a Gang says while it waits for what is left to go by itself, and for how many seconds it does. That it is a part of its attempt has a time of its
+/// own: pods and their Jobs are seen by different watches, so that a rank that is done may be missed for a moment.
+fn goes_within(context: PollContext<'_>, is_in_part: bool) -> (Reason, u64) {
+    if is_in_part {
+        (Reason::MembersChanged, FOR_GOOD_SECONDS)
+    } else {
+        (Reason::WaitingForRelease, context.config.not_ready_seconds)
+    }
 }
 
 /// That a Job of the Gang stays suspended because the API server refuses to have it resumed, if so.

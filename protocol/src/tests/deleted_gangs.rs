@@ -113,6 +113,34 @@ fn s4_what_is_left_of_a_deleted_gang_does_not_go_on_in_part() {
     assert!(!bench.written.iter().any(is_adopted));
 }
 
+/// A rank may be missed only because its Job has not told yet that it is done.
+#[test]
+fn what_is_left_of_a_deleted_gang_is_ended_once_it_was_a_part_for_a_while_however_long_it_was_waited_for()
+ {
+    let mut bench = Bench::new();
+    bench.gang("train", 3);
+    bench.run();
+    // kube-scheduler takes its time for the third.
+    bind_as_planned(&mut bench, &["Running", "Running"]);
+    bench.run();
+    delete_gang(&mut bench);
+    bench.run();
+    bench.seconds += 10;
+    bench.run();
+    let waits_for = |bench: &Bench| bench.gang_status().queue.map(|queue| queue.reason);
+    assert_eq!(
+        waits_for(&bench),
+        Some(muster_api::Reason::WaitingForRelease)
+    );
+    bench.server.remove(&pod_key("train-0"));
+    bench.run();
+    assert_eq!(waits_for(&bench), Some(muster_api::Reason::MembersChanged));
+    assert_eq!(bench.server.list(Kind::Pod).len(), 2);
+    bench.seconds += 5;
+    bench.run();
+    assert!(bench.server.list(Kind::Pod).is_empty());
+}
+
 #[test]
 fn a_rank_that_is_done_is_not_missed_where_the_gang_of_the_others_is_made_again() {
     let mut bench = Bench::new();

@@ -5,6 +5,7 @@ use muster_api::{GangPhase, GangStatus, Intent, IntentKind, Reason, gang::Evicti
 
 mod failing_nodes;
 mod forced;
+mod left_of_deleted;
 mod pauses;
 mod recovery;
 mod restarts;
@@ -822,6 +823,10 @@ fn a_gang_that_is_made_again_counts_on_from_what_its_job_was_changed_for() {
         (Some(format!("GANG/{}/UID/9", i64::MAX)), 1),
         (Some("GANG/-1/UID/9".to_owned()), 1),
         (Some("GANG".to_owned()), 1),
+        // However high it is, each attempt after it can be stamped, and so be ended.
+        (Some(format!("GANG/{}/UID/9", 1_i64 << 32)), (1 << 32) + 1),
+        (Some(format!("GANG/{}/UID/9", (1_i64 << 32) + 1)), 1),
+        (Some(format!("GANG/{}/UID/9", 1_i64 << 48)), 1),
     ] {
         let mut bench = running_job(controlled_by_another);
         let gang = bench.server.list(Kind::Gang).pop().unwrap().key();

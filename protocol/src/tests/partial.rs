@@ -248,6 +248,24 @@ fn a_gang_whose_object_is_deleted_goes_on_with_as_many_pods_as_it_started_with()
     assert_eq!(sizes(&bench), (2, None));
 }
 
+/// Only pods are missing that waited for the next attempt: nobody has lost a peer.
+#[test]
+fn a_gang_whose_object_is_deleted_goes_on_while_the_pods_that_waited_are_made_anew() {
+    let mut bench = four_of_six_run();
+    for waiting in ["fit-4", "fit-5"] {
+        bench.server.remove(&pod_key(waiting));
+    }
+    delete_gang(&mut bench);
+    bench.run();
+    bench.seconds += 600;
+    bench.run();
+    let status = bench.gang_status();
+    assert_eq!((status.attempt, status.evictions.len()), (2, 0));
+    assert!(status.admission.unwrap().adopted);
+    assert_eq!(let_go(&bench), [0, 1, 2, 3]);
+    assert!(!is_suspended(&bench));
+}
+
 #[test]
 fn what_is_left_of_a_start_that_was_broken_off_is_not_taken_for_all_of_it() {
     let mut bench = four_of_six_run();
