@@ -9,8 +9,10 @@ use muster_engine::{Device, Gang, Node, State, Team, Timestamp, Update};
 
 const ALL_EIGHT: [usize; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
+type Change = fn(&mut Device);
+
 /// Why devices are not free that were released: by the API server's account, or by their driver's.
-const NOT_FREE_YET: [(&str, fn(&mut Device)); 2] = [
+const NOT_FREE_YET: [(&str, Change); 2] = [
     ("their claim is allocated", |device| {
         device.allocated_to = Some("claim-of-h".into());
     }),
@@ -25,7 +27,7 @@ fn with_devices(change: impl Fn(&mut Device)) -> Node {
 }
 
 /// A gang recovers that had all GPUs of the only node, which it has released, and which are not free yet.
-fn recovers_before_it_is_free(research: Team, not_free: fn(&mut Device)) -> (State, Gang) {
+fn recovers_before_it_is_free(research: Team, not_free: Change) -> (State, Gang) {
     let mut state = state(vec![node("n0", "s/l", 8)], vec![research]);
     let train = gang("gang-of-h", "a", 1, 8);
     let held = [hold("h", "a", "n0", &ALL_EIGHT)];

@@ -193,7 +193,7 @@ impl Losses {
         let of_kind = self.products.iter().filter(|(_, it)| Some(*it) == product);
         let of_kind: Vec<&str> = of_kind.map(|(name, _)| name.as_str()).collect();
         let is_sign = |name: &&&str| {
-            let since = silent_since(**name);
+            let since = silent_since(name);
             since.is_some_and(|since| long < since && since <= seen)
         };
         let silent = of_kind.iter().filter(is_sign).count();

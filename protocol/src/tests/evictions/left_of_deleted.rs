@@ -11,8 +11,9 @@ fn say(job: &mut Job, condition: &str) {
 #[test]
 fn s4_what_is_left_of_a_deleted_gang_goes_on_only_where_its_job_makes_no_others() {
     type Change = fn(&mut Job);
-    // How many of three have succeeded, and of which pods nothing is there any more.
-    let cases: [(&str, Change, Change, &[&str], &str, bool); 4] = [
+    // Before and after its start, which of three have succeeded, and of which nothing is there any more.
+    type Case<'a> = (&'a str, Change, Change, &'a [&'a str], &'a str, bool);
+    let cases: [Case<'_>; 4] = [
         (
             "work queue, the pod that succeeded is gone",
             |job| work_queue(job, 3),
