@@ -525,9 +525,13 @@ pub struct TopologyRequest {
     pub required: Option<LevelName>,
     /// The level whose one domain should hold the gang.
     pub preferred: Option<LevelName>,
-    /// Nodes where an earlier attempt failed, or that still have a claim prepared for pods that were there before. It gets them only
-    /// if it fits nowhere without them. At most [`MOST_AVOIDED_NODES`] count, the first by name.
+    /// Nodes where an earlier attempt failed. It gets them only if it fits nowhere without them. At most [`MOST_AVOIDED_NODES`] count,
+    /// the first by name.
     pub avoided: BTreeSet<NodeName>,
+    /// Nodes that it does not get, though it fits nowhere else: until it is told otherwise they count as full for it, whatever is free.
+    /// Any number. That passes, so where it is asked whether the gang ever fits they are open. Gangs with different ones are not judged
+    /// together.
+    pub closed: BTreeSet<NodeName>,
 }
 
 /// One pod of a waiting gang.

@@ -42,6 +42,7 @@ use crate::{
     admission::plan::Plan,
     faults::{self, HeldBack},
     injected_bug::InjectedBug,
+    outward::still_prepared,
     poll_context::PollContext,
 };
 
@@ -102,6 +103,7 @@ fn as_asked(
             required: level(topology.and_then(|request| request.required.as_ref())),
             preferred: level(topology.and_then(|request| request.preferred.as_ref())),
             avoided: BTreeSet::new(),
+            closed: still_prepared::closed_nodes(context, &pods),
         },
         run_time: engine::RunTime::default(),
         lacks_place_since: None,

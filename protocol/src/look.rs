@@ -3,7 +3,7 @@
 use std::{cell::Cell, collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
-use muster_api::{ClaimByName, FlavorSpec, IntentKind, NodeDevices, keys};
+use muster_api::{ClaimByName, FlavorSpec, IntentKind, NodeDevices, Reason, keys};
 use muster_engine as engine;
 
 use crate::{
@@ -803,6 +803,14 @@ impl Machine {
             for key in fenced.chain(self.plans.lost_on_node(&name)) {
                 self.agenda.gang(key);
             }
+            // Whose start is late may be kept back by what is prepared here, or is not any more.
+            let is_late = |key: &&GangKey| {
+                let reason = self.views.of(key).and_then(|view| view.reason.as_ref());
+                reason.is_some_and(|reason| reason.reason == Reason::StartTimeout)
+            };
+            for key in self.plans.on_node(&name).filter(is_late) {
+                self.agenda.gang(key);
+            }
         }
         let mut queues = std::mem::take(&mut self.queues);
         for team in std::mem::take(&mut self.news.teams) {
@@ -870,7 +878,7 @@ impl Machine {
         if let Some(key) = gang_key_of_uid(&self.index, &permit.pod) {
             self.agenda.gang(key);
         }
-        // Who waits and names such a claim is to avoid the node, or not to any more.
+        // The node is closed to whoever waits and names such a claim, or is not any more.
         for claim in &permit.claims {
             for pod in self.index.pods_of_claim(claim) {
                 if let Some(key) = gang_key_of(&self.index, pod) {

@@ -45,6 +45,10 @@ pub(crate) fn areas(cluster: &Cluster, request: &Request<'_>) -> Vec<Vec<Roomy>>
         if record.node.block.is_some() || cluster.is_reserved(name) || cluster.is_held_back(name) {
             return None;
         }
+        // When it is opened nobody knows.
+        if request.wish.closed.contains(name) {
+            return None;
+        }
         let times = record.empty.room.times(&resources).unwrap_or(0) as u64;
         let units = index.units_on(slot).min(times);
         (units > 0).then_some(Roomy { slot, units })
@@ -68,10 +72,12 @@ pub(crate) fn areas(cluster: &Cluster, request: &Request<'_>) -> Vec<Vec<Roomy>>
     areas.into_iter().filter(holds).collect()
 }
 
-/// How many units of each class of a gang a node holds if nothing runs there, on devices with which nothing is wrong.
+/// How many units of each class of a gang a node holds if nothing runs there, on devices with which nothing is wrong; none where it is
+/// closed to the gang.
 pub(crate) fn units_if_empty(record: &NodeRecord, request: &Request<'_>) -> Vec<usize> {
     let rules = Rules::of(request);
     let mut empty = record.empty.clone();
+    empty.is_as_if_empty = false;
     let devices = record.node.devices.iter().enumerate();
     for (at, _) in devices.filter(|(_, device)| !device.healthy) {
         empty.free.remove(at);

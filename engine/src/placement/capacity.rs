@@ -24,6 +24,8 @@ pub(crate) enum Cause {
     OutsideTopology,
     Filter,
     ClaimElsewhere,
+    /// The gang does not get the node ([`crate::TopologyRequest::closed`]).
+    Closed,
     ClaimTooLarge,
     NoSuchDevices,
     OtherFlavor,
@@ -70,6 +72,7 @@ impl fmt::Display for Cause {
             Self::OutsideTopology => "not part of the Topology",
             Self::Filter => "node selector, affinity or taints",
             Self::ClaimElsewhere => "claim is allocated on another node",
+            Self::Closed => "claim still prepared there for pods that were there before",
             Self::ClaimTooLarge => "claim asks for more than 32 devices",
             Self::NoSuchDevices => "too few devices that match",
             Self::OtherFlavor => "devices of another Flavor",
@@ -212,6 +215,9 @@ impl Rules {
             .any(|(node, _)| *node != record.node.name);
         if elsewhere {
             return Err(Cause::ClaimElsewhere);
+        }
+        if !occupancy.is_as_if_empty && shape.is_closed_on(&record.node.name) {
+            return Err(Cause::Closed);
         }
         if shape.pods.len() > 1 && !shape.is_coherent() {
             return Err(Cause::AntiAffinity);

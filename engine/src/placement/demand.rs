@@ -1,7 +1,10 @@
 //! What a gang asks for, in the form in which it is fitted: units that share claims stay together, equal
 //! units form a class, names and UIDs are gone. Gangs with equal demand fit or fail alike.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::room::exclude_each_other;
 use crate::{
@@ -128,19 +131,36 @@ pub(crate) struct UnitShape {
     pub(crate) claims: Vec<UnitClaim>,
     /// What its pods say about nodes, each once.
     filters: Vec<NodeFilterId>,
+    /// Nodes that its gang does not get: the same for all units of a gang.
+    closed: Arc<BTreeSet<NodeName>>,
     /// Whether its pods do not exclude each other on a node.
     coherent: bool,
 }
 
 impl UnitShape {
-    pub(crate) fn new(pods: Vec<UnitPod>, claims: Vec<UnitClaim>) -> Self {
+    pub(crate) fn new(
+        pods: Vec<UnitPod>,
+        claims: Vec<UnitClaim>,
+        closed: Arc<BTreeSet<NodeName>>,
+    ) -> Self {
         let filters: BTreeSet<NodeFilterId> = pods.iter().map(|pod| pod.filter).collect();
         Self {
             coherent: is_coherent(&pods),
             filters: filters.into_iter().collect(),
+            closed,
             pods,
             claims,
         }
+    }
+
+    /// Whether its gang does not get the node.
+    pub(crate) fn is_closed_on(&self, node: &NodeName) -> bool {
+        self.closed.contains(node)
+    }
+
+    /// Whether it asks for the same as another one, whichever nodes their gangs do not get.
+    fn asks_as(&self, other: &Self) -> bool {
+        self.pods == other.pods && self.claims == other.claims
     }
 
     /// What its pods say about nodes, each once.
@@ -303,11 +323,14 @@ impl Demand {
         devices.sum()
     }
 
-    /// Whether it asks for the same as another one, whatever the pods are called.
+    /// Whether it asks for the same as another one, whatever the pods are called, and whichever nodes are closed to them: nobody who can
+    /// close a node to a gang is to make it wait anew.
     pub(crate) fn asks_as(&self, other: &Self) -> bool {
-        let (own, others) = (self.classes.iter(), other.classes.iter());
-        let asked = own.map(|class| (&class.shape, class.units.len()));
-        asked.eq(others.map(|class| (&class.shape, class.units.len())))
+        let asks_as = |(own, other): (&Class, &Class)| {
+            own.units.len() == other.units.len() && own.shape.asks_as(&other.shape)
+        };
+        self.classes.len() == other.classes.len()
+            && self.classes.iter().zip(&other.classes).all(asks_as)
     }
 
     /// How many units it has.
@@ -325,8 +348,9 @@ impl Demand {
     pub(crate) fn of_first(gang: &Gang, pods: usize) -> Self {
         let pods = gang.pods.get(..pods).unwrap_or(&gang.pods);
         let mut by_shape: BTreeMap<UnitShape, Vec<Vec<usize>>> = BTreeMap::new();
+        let closed = Arc::new(gang.topology.closed.clone());
         for unit in units(pods) {
-            let shape = shape(pods, &unit);
+            let shape = shape(pods, &unit, &closed);
             by_shape.entry(shape).or_default().push(unit);
         }
         let mut classes: Vec<Class> = by_shape
@@ -428,7 +452,7 @@ fn root(unit_of: &[usize], mut at: usize) -> usize {
     at
 }
 
-fn shape(of_gang: &[Pod], unit: &[usize]) -> UnitShape {
+fn shape(of_gang: &[Pod], unit: &[usize], closed: &Arc<BTreeSet<NodeName>>) -> UnitShape {
     let mut places: BTreeMap<&ClaimUid, usize> = BTreeMap::new();
     let mut claims: Vec<UnitClaim> = Vec::new();
     let mut pods = Vec::new();
@@ -455,7 +479,7 @@ fn shape(of_gang: &[Pod], unit: &[usize]) -> UnitShape {
             claims: of_pod,
         });
     }
-    UnitShape::new(pods, claims)
+    UnitShape::new(pods, claims, Arc::clone(closed))
 }
 
 /// Whether no two of these pods exclude each other on a node.

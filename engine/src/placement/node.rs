@@ -38,6 +38,8 @@ pub(crate) struct Occupancy {
     before: Option<Arc<Before>>,
     /// Whether somebody holds devices here and it is not known which: then nothing new can be planned.
     pub(crate) undetermined: bool,
+    /// Whether it is as if nothing ran on the node: then it is closed to nobody either.
+    pub(crate) is_as_if_empty: bool,
 }
 
 /// What is free on a node as far as devices go, and what is left of counters.
@@ -60,7 +62,7 @@ pub(crate) struct NodeRecord {
     pub(crate) tainted: DeviceSet,
     /// As it is.
     pub(crate) now: Occupancy,
-    /// As if nothing ran there, nothing was tainted and nothing blocked the node.
+    /// As if nothing ran there, nothing was tainted, and nothing blocked the node or closed it to anybody.
     pub(crate) empty: Occupancy,
 }
 
@@ -81,6 +83,7 @@ impl NodeRecord {
             pending: Vec::new(),
             before: None,
             undetermined: false,
+            is_as_if_empty: true,
         };
         empty.leave_out_short(&kind);
         let tainted = node.devices.iter().enumerate();
@@ -90,7 +93,10 @@ impl NodeRecord {
             node,
             kind,
             device_at,
-            now: empty.clone(),
+            now: Occupancy {
+                is_as_if_empty: false,
+                ..empty.clone()
+            },
             empty,
         }
     }
@@ -130,6 +136,7 @@ impl NodeRecord {
             free: DeviceSet::of(count, 0..count),
             short: DeviceSet::none(count),
             left: self.kind.counters.total().clone(),
+            is_as_if_empty: false,
             ..self.empty.clone()
         };
         // Whatever has it: one that the API server calls allocated draws from counters once, whoever else names it.
@@ -315,6 +322,7 @@ impl Occupancy {
             pending: Vec::new(),
             before: None,
             undetermined: true,
+            is_as_if_empty: false,
         }
     }
 

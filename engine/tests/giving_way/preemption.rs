@@ -133,6 +133,23 @@ fn in_its_team_a_gang_of_higher_priority_preempts_as_few_as_it_needs_and_starts_
 }
 
 #[test]
+fn nobody_gives_way_on_a_node_that_is_closed_to_whoever_would_have_it() {
+    for (closed, expected) in [
+        (&[][..], &["urgent: low InTeam"][..]),
+        (&["n0"], &[]),
+        (&["n1"], &["urgent: low InTeam"]),
+    ] {
+        let mut world = World::new(1, 8, vec![preempting("a", None, 8)]);
+        world.submit([gang("low", "a", 1, 8)]);
+        assert_eq!(world.decide().admissions.len(), 1);
+        let mut urgent = with_priority(10, at(9, gang("urgent", "a", 1, 8)));
+        urgent.topology.closed = closed.iter().map(|node| (*node).into()).collect();
+        world.submit([urgent]);
+        assert_eq!(told(&world.decide().preemptions), expected, "{closed:?}");
+    }
+}
+
+#[test]
 fn of_equals_goes_first_who_loses_least_and_last_whose_pods_nobody_makes_again() {
     // (admitted at, checkpointed at, made again) of gangs a and b; who goes.
     let cases = [
@@ -1352,8 +1369,11 @@ fn what_is_kept_for_a_gang_stays_where_nothing_changes_that_others_give_way_for(
     avoiding.run_time.preemptable_after_seconds = Some(60);
     let mut borrowing = gang("mine", "a", 2, 4);
     borrowing.may_borrow = !borrowing.may_borrow;
+    let mut closed = gang("mine", "a", 2, 4);
+    closed.topology.closed = ["n7".into()].into();
     for (changed, is_kept) in [
         (avoiding, true),
+        (closed, true),
         (borrowing, false),
         (gang("mine", "a", 1, 8), false),
         (with_priority(3, gang("mine", "a", 2, 4)), false),

@@ -9,6 +9,7 @@
 
 mod brute_force;
 mod by_change;
+mod closed;
 #[path = "../common/mod.rs"]
 mod common;
 mod cut;

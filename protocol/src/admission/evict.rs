@@ -101,7 +101,7 @@ pub(crate) fn due(
         return Some(ran_out);
     }
     // Before any pod was let go, what stands in its way has it taken back without more ado. A start that is late then waits for its
-    // permits, as an eviction would, and is told only.
+    // permits, as an eviction would, and is told only; unless a node withholds one, which stands in its way (`obstacle`).
     let wrong = view
         .reason
         .as_ref()

@@ -11,6 +11,7 @@ use crate::{
     admission::plan::Plan,
     effect::Refusable,
     objects::{gang_object, is_gated, pod_object},
+    outward::{gang_status, still_prepared},
     poll_context::{PollContext, attempt},
     tables::plans::Committed,
 };
@@ -96,6 +97,7 @@ pub(crate) fn obstacle(context: PollContext<'_>, plan: &Plan) -> Option<PendingR
         .map(|mismatch| mismatch.reason)
         .or_else(|| refused(context, plan))
         .or_else(|| place::lost(context, plan).map(|lost| lost.reason))
+        .or_else(|| kept_back(context, plan))
 }
 
 /// Whether anything that stands in the way of the plan cannot heal.
@@ -104,6 +106,28 @@ pub(crate) fn is_obstacle_for_good(context: PollContext<'_>, plan: &Plan) -> boo
         .is_some_and(|mismatch| mismatch.for_good)
         || refused(context, plan).is_some()
         || place::lost(context, plan).is_some_and(|lost| lost.for_good)
+}
+
+/// That the start is late and no pod was let go, since a node has a claim of the plan prepared for pods that were there before. Nothing is
+/// evicted before a pod was let go, so nothing else would end the attempt, and it would keep quota and the devices of its other nodes for as
+/// long as that node's driver lists the claim. The next attempt is not planned on such a node ([`still_prepared::closed_nodes`]).
+///
+/// A new leader counts the limit anew. Once a pod is stamped there is no way back, whoever leads, though the claim be released by then.
+fn kept_back(context: PollContext<'_>, plan: &Plan) -> Option<PendingReason> {
+    let gang = context.gang_of(plan)?;
+    // First what is so of nearly nobody, and costs no look at a node.
+    let seconds = gang_status::late_after_seconds(context, gang, plan)?;
+    if !plan.is_untouched(context) {
+        return None;
+    }
+    let withheld = still_prepared::withheld(context, plan)?;
+    Some(PendingReason {
+        reason: Reason::StartTimeout,
+        details: format!(
+            "rank {} (attempt {}) is not released yet ({withheld}); no rank made progress for {seconds} s",
+            withheld.place, plan.attempt
+        ),
+    })
 }
 
 /// The first rank whose pod the API server refused to have changed too often.

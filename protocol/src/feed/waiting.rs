@@ -33,6 +33,12 @@ pub(crate) fn why(context: PollContext<'_>, key: &GangKey, gang: &Gang) -> Optio
     {
         why.details = format!("{}; {refused}", why.details);
     }
+    if why.reason == Reason::WaitingForPlacement
+        && let Some(formed) = context.formed(key)
+        && let Some(closed) = still_prepared::told(context, formed)
+    {
+        why.details = format!("{}; {closed}", why.details);
+    }
     // Whoever makes its pods may wait for the old ones though the gang itself does not.
     if matches!(
         why.reason,
@@ -327,9 +333,9 @@ pub(crate) fn candidate(
             avoided: status
                 .into_iter()
                 .flat_map(|status| gang_status::avoided_nodes(context, status))
-                .map(|(node, _)| engine::NodeName::from(node))
-                .chain(still_prepared::nodes_of(context, &pods))
+                .map(|(node, _)| node.into())
                 .collect(),
+            closed: still_prepared::closed_nodes(context, &pods),
         },
         run_time: run_time(context, formed),
         lacks_place_since: lacks_place_since(gang),

@@ -824,21 +824,12 @@ pub(crate) fn degraded(
 
 /// That a start made no progress for as long as it may, if so.
 fn late(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingReason> {
-    let spec = limits(context, &plan.key, gang);
-    let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);
-    let late = context.clocks.late(&plan.gang_uid, limit)?;
-    if !context.has_come(late.at) {
-        return None;
-    }
-    let limit = late.after_seconds;
+    let limit = late_after_seconds(context, gang, plan)?;
     let (late, rank) = late_rank(context, plan)?;
     let pod = context.index.pod_by_uid(&rank.pod)?;
     let stage = if is_gated(pod) {
-        match still_prepared::claim_of(context, plan, rank) {
-            Some(claim) => format!(
-                "not released yet (node {} still has claim {claim} prepared for a pod that was there before)",
-                rank.node.name
-            ),
+        match still_prepared::withheld_of(context, plan, late) {
+            Some(withheld) => format!("not released yet ({withheld})"),
             None => "not released yet".to_owned(),
         }
     } else if let Some(node) = bound_node(pod) {
@@ -857,6 +848,18 @@ fn late(context: PollContext<'_>, gang: &Gang, plan: &Plan) -> Option<PendingRea
         reason: Reason::StartTimeout,
         details: with_unmodelled(context, plan, details),
     })
+}
+
+/// For how many seconds no rank of the attempt that the Gang carries made progress, if that is as long as its start may take.
+pub(crate) fn late_after_seconds(
+    context: PollContext<'_>,
+    gang: &Gang,
+    plan: &Plan,
+) -> Option<u64> {
+    let spec = limits(context, &plan.key, gang);
+    let limit = u64::try_from(spec.start_timeout_seconds).unwrap_or(u64::MAX);
+    let late = context.clocks.late(&plan.gang_uid, limit)?;
+    context.has_come(late.at).then_some(late.after_seconds)
 }
 
 /// The first rank that does not run, and its place.

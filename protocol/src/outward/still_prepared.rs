@@ -8,8 +8,15 @@
 //!
 //! Mostly the engine sees to it, which plans no gang while another attempt is charged for a claim that it names. But what a driver lists and no
 //! permit names is charged to nobody, unless the API server says that the claim has devices there
-//! ([`crate::admission::adopt`]): nobody but that driver says so, and the claim may be planned on any other node. Where there is room,
-//! it is; that is asked of the engine as it is asked of it to avoid a node that failed.
+//! ([`crate::admission::adopt`]): nobody but that driver says so, and the claim may be planned on any other node. On this one it is not: the
+//! node is closed to gangs that wait and name the claim ([`closed_nodes`]), however many there are. Where there is no room elsewhere they
+//! wait in the queue, and hold nothing.
+//!
+//! A driver may list a claim only once a gang is planned there. Then the gang waits for its permit for as long as its start may take, as for
+//! anything else that a start waits for; after that its attempt is taken back
+//! ([`crate::admission::intent_state::obstacle`]). By then the node is closed to it, so it is not planned there again until the
+//! release is proved: it goes elsewhere, or waits in the queue. A driver that lists it, and does not, again and again costs the gang one such limit
+//! each time.
 //!
 //! What the API server calls deallocated is still prepared where a pod was deleted by force, its container lives, and the object that
 //! named its permit is gone, or its Node was made again.
@@ -20,14 +27,19 @@
 //! **Who else writes**: nobody but leaders, with the resourceVersion of the object that this is read from. What the driver lists may be old: it is
 //! looked at again with each answer. A permit that stands already is not taken back for that.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use muster_api::{NodeDevices, Permit};
+use muster_cluster::formed::FormedGang;
 use muster_engine as engine;
 
 use crate::{
     admission::plan::{Plan, Rank},
-    outward::release,
+    objects::is_gated,
+    outward::{permits::is_permitted, release},
     poll_context::PollContext,
 };
 
@@ -75,22 +87,96 @@ impl<'a> StillPrepared<'a> {
     }
 }
 
-/// The claim of a rank for which it is not permitted on its node yet, if it is one that is prepared there for pods of another attempt.
-pub(crate) fn claim_of<'r>(
-    context: PollContext<'_>,
-    plan: &Plan,
-    rank: &'r Rank,
-) -> Option<&'r str> {
-    let devices: &NodeDevices = context.index.node_devices(&rank.node.name)?;
-    StillPrepared::on(&devices.spec.permits, Some(devices)).claim_of(plan, rank)
+/// A rank that gets no permit, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Withheld<'a> {
+    /// Its place.
+    pub(crate) place: usize,
+    node: &'a str,
+    /// UID of the claim that the node still has prepared.
+    claim: &'a str,
 }
 
-/// Nodes that have a claim of these pods prepared, as nobody but their drivers says.
-pub(crate) fn nodes_of(
+impl fmt::Display for Withheld<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { node, claim, .. } = self;
+        write!(
+            formatter,
+            "node {node} still has claim {claim} prepared for a pod that was there before"
+        )
+    }
+}
+
+/// The first gated rank that gets no permit since its node has a claim of it prepared for pods of another attempt, node by node. It costs the
+/// ranks of the plan without a permit, and what stands on their nodes.
+pub(crate) fn withheld<'a>(context: PollContext<'a>, plan: &'a Plan) -> Option<Withheld<'a>> {
+    let mut nodes = plan.places.iter();
+    nodes.find_map(|(node, places)| withheld_on(context, plan, node, places))
+}
+
+/// The same of the rank in one place.
+pub(crate) fn withheld_of<'a>(
+    context: PollContext<'a>,
+    plan: &'a Plan,
+    place: usize,
+) -> Option<Withheld<'a>> {
+    let node = &plan.ranks.get(place)?.node.name;
+    withheld_on(context, plan, node, &[place])
+}
+
+/// The first of some ranks that are planned on a node.
+fn withheld_on<'a>(
+    context: PollContext<'a>,
+    plan: &'a Plan,
+    node: &'a str,
+    places: &[usize],
+) -> Option<Withheld<'a>> {
+    let ranks = places
+        .iter()
+        .filter_map(|place| Some((*place, plan.ranks.get(*place)?)));
+    let mut lacking = ranks
+        .filter(|(_, rank)| {
+            let pod = context.index.pod_by_uid(&rank.pod);
+            pod.is_some_and(is_gated)
+                && plan.needs_permit(rank)
+                && !is_permitted(context, plan, rank, true)
+        })
+        .peekable();
+    lacking.peek()?;
+    let devices: &NodeDevices = context.index.node_devices(node)?;
+    let prepared = StillPrepared::on(&devices.spec.permits, Some(devices));
+    lacking.find_map(|(place, rank)| {
+        let claim = prepared.claim_of(plan, rank)?;
+        Some(Withheld { place, node, claim })
+    })
+}
+
+/// Nodes that these pods are not to be planned on: they have a claim of theirs prepared, as nobody but their drivers says.
+pub(crate) fn closed_nodes(
     context: PollContext<'_>,
     pods: &[engine::Pod],
 ) -> BTreeSet<engine::NodeName> {
     let claims = pods.iter().flat_map(|pod| &pod.claims);
     let nodes = claims.flat_map(move |claim| context.permits.of_claim(claim.uid.as_str()));
     nodes.map(|node| node.as_str().into()).collect()
+}
+
+/// What is told of a gang that waits for a place, if nodes are closed to it: the first by name, and how many more.
+pub(crate) fn told(context: PollContext<'_>, formed: &FormedGang) -> Option<String> {
+    let pods = formed.pods.iter();
+    let pods = pods.filter_map(|member| member.request.as_deref());
+    let mut closed: BTreeMap<&str, &str> = BTreeMap::new();
+    for claim in pods.flat_map(|pod| &pod.claims) {
+        for node in context.permits.of_claim(claim.uid.as_str()) {
+            closed.entry(node.as_str()).or_insert(claim.uid.as_str());
+        }
+    }
+    let (node, claim) = closed.first_key_value()?;
+    let more = match closed.len() - 1 {
+        0 => String::new(),
+        more => format!(" (and {more} more like it)"),
+    };
+    Some(format!(
+        "it does not get node {node}, which still has claim {claim} prepared for a pod that was there before{more}"
+    ))
 }

@@ -66,8 +66,8 @@ struct Bench {
     invented: Vec<muster_api::Held>,
     /// Nodes whose drivers answer nothing.
     silent_drivers: BTreeSet<String>,
-    /// What the driver of a node lists as held, whatever it is asked.
-    holding: Option<(String, Vec<String>)>,
+    /// What the drivers of nodes list as held, whatever they are asked.
+    holding: BTreeMap<String, Vec<String>>,
     /// Whether each poll is followed by a look at everything, which must find nothing.
     checks_polls: bool,
 }
@@ -108,7 +108,7 @@ impl Bench {
             written: Vec::new(),
             invented: Vec::new(),
             silent_drivers: BTreeSet::new(),
-            holding: None,
+            holding: BTreeMap::new(),
             checks_polls: true,
         }
     }
@@ -225,8 +225,7 @@ impl Bench {
                 } else {
                     Vec::new()
                 };
-                let holding = self.holding.clone().filter(|(node, _)| *node == name);
-                let holding = holding.map_or_else(Vec::new, |(_, claims)| claims);
+                let holding = self.holding.get(&name).cloned().unwrap_or_default();
                 let held: Vec<&str> = held
                     .iter()
                     .copied()

@@ -173,11 +173,12 @@ fn a_gang_on_a_lost_node_is_evicted_before_kubernetes_deletes_its_pods_and_start
     bench.silent_drivers.clear();
     set_ready(&mut bench, node, "True");
     let held = ["claim-of-train-0"];
-    bench.holding = Some((node.to_owned(), held.map(str::to_owned).to_vec()));
+    let held = held.map(str::to_owned).to_vec();
+    bench.holding.insert(node.to_owned(), held);
     bench.run();
     assert!(!is_lost(&bench, node));
     assert_eq!(used(&bench), Amount(2 * Amount::ONE_GPU.0));
-    bench.holding = None;
+    bench.holding.clear();
     bench.server.remove(&pod_key("train-0"));
     bench.run();
     assert!(!bench.has_permits(node));
@@ -275,7 +276,7 @@ fn a_node_that_was_out_of_service_is_back_when_its_driver_says_what_it_holds_tho
     pass(&mut bench, 10);
     assert!(is_lost(&bench, node), "its driver says nothing yet");
     bench.silent_drivers.clear();
-    bench.holding = Some((node.to_owned(), claims.clone()));
+    bench.holding.insert(node.to_owned(), claims.clone());
     let [_, slice] = node_with_gpus(node, 2);
     bench.server.put(slice);
     bench.run();
@@ -316,7 +317,7 @@ fn a_deleted_node_is_proof_together_with_the_pod_and_its_object_goes_without_a_h
 fn what_a_machine_without_its_node_still_lists_as_held_comes_back_with_the_node_and_not_before() {
     let (mut bench, node, _) = running_of(4);
     let claims = vec!["claim-of-train-0".to_owned()];
-    bench.holding = Some((node.to_owned(), claims.clone()));
+    bench.holding.insert(node.to_owned(), claims.clone());
     bench.run();
     bench.server.remove(&node_key(node));
     bench.server.remove(&pod_key("train-0"));

@@ -139,6 +139,10 @@ fn a_voided_gang_says_that_it_waits_until_its_permits_are_proved_released() {
 }
 
 pub(super) fn cordon(bench: &mut Bench, node: &str) {
+    set_unschedulable(bench, node, true);
+}
+
+pub(super) fn set_unschedulable(bench: &mut Bench, node: &str, is_unschedulable: bool) {
     let mut object = bench
         .server
         .list(Kind::Node)
@@ -149,7 +153,7 @@ pub(super) fn cordon(bench: &mut Bench, node: &str) {
         Arc::make_mut(node)
             .spec
             .get_or_insert_default()
-            .unschedulable = Some(true);
+            .unschedulable = Some(is_unschedulable);
     }
     bench.server.put(object);
 }

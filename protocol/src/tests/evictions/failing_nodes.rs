@@ -1,5 +1,7 @@
 //! Nodes where attempts failed: new plans avoid them, as far as they can.
 
+use muster_engine::MOST_AVOIDED_NODES;
+
 use super::*;
 use crate::tests::voiding::cordon;
 
@@ -64,6 +66,28 @@ fn a_node_is_avoided_for_six_hours() {
         wait(&mut bench, hours * 3_600);
         assert_eq!(bind(&mut bench) != first, is_avoided, "{hours} h");
     }
+}
+
+/// They were counted together, the first eight by name.
+#[test]
+fn a_node_where_a_start_failed_is_avoided_however_many_others_have_a_claim_prepared() {
+    let (mut bench, first) = that_does_not_start();
+    let prepared: Vec<String> = (0..=MOST_AVOIDED_NODES)
+        .map(|at| format!("before-{at}"))
+        .collect();
+    for node in &prepared {
+        for object in node_with_gpus(node, 2) {
+            bench.server.put(object);
+        }
+        let claims = vec!["claim-of-train-0".to_owned()];
+        bench.holding.insert(node.clone(), claims);
+    }
+    bench.run();
+    assert!(prepared.iter().all(|node| bench.has_permits(node)));
+    time_out(&mut bench);
+    wait(&mut bench, 30);
+    let next = bind(&mut bench);
+    assert!(next != first && !prepared.contains(&next), "{next}");
 }
 
 #[test]

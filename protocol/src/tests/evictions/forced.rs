@@ -39,7 +39,7 @@ fn hanging_with(config: Config, consents: bool, held: &[&str]) -> (Bench, String
     let node = bench.server.pod("train-0").unwrap().spec.unwrap().node_name;
     let node = node.unwrap();
     let held = held.iter().map(|claim| (*claim).to_owned());
-    bench.holding = Some((node.clone(), held.collect()));
+    bench.holding.insert(node.clone(), held.collect());
     drain(&mut bench);
     for _ in 0..10 {
         bench.run_at_once();
@@ -286,7 +286,7 @@ fn what_a_pod_that_was_forced_holds_stays_charged_until_its_driver_gives_it_back
     assert!(!is_there(&bench), "{}", details(&bench));
     pass(&mut bench, 300);
     assert!(bench.has_permits(&node), "its container may live on");
-    bench.holding = None;
+    bench.holding.clear();
     pass(&mut bench, 5);
     assert!(!bench.has_permits(&node));
 }
