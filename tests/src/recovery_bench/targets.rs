@@ -76,7 +76,7 @@ impl Target {
         let is_missed = target.met == Some(false);
         let remark = (is_missed && limit == 0).then(|| {
             format!(
-                "a tenth of {all} runs, rounded down: the measurement failed, and not a recovery; of {RUNS_OF_UNMEASURED} runs one may be unmeasured"
+                "a tenth of {all} runs, rounded down; the measurement failed, and not a recovery: of {RUNS_OF_UNMEASURED} runs one may be unmeasured"
             )
         });
         Self { remark, ..target }
@@ -371,12 +371,12 @@ mod tests {
             (
                 1,
                 1,
-                Some("(at most 0: a tenth of 2 runs, rounded down: the measurement failed"),
+                Some("(at most 0: a tenth of 2 runs, rounded down; the measurement failed"),
             ),
             (
                 8,
                 1,
-                Some("(at most 0: a tenth of 9 runs, rounded down: the measurement failed"),
+                Some("(at most 0: a tenth of 9 runs, rounded down; the measurement failed"),
             ),
             (8, 2, None),
             (9, 0, None),

@@ -214,6 +214,10 @@ async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) ->
         let writes = kueue.writes().await;
         kueue.stop().await;
         let (taken, mut writes) = (taken?, writes?);
+        ensure!(
+            !writes.is_empty(),
+            "Kueue has admitted gangs, and its metrics say of no write"
+        );
         for (method, before) in before {
             writes.entry(method).and_modify(|writes| *writes -= before);
         }
