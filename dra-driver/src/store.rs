@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! STATE/lock               held (flock) by whoever decides; more than one instance may run during an update
-//! STATE/node.json          boot id, acknowledged generation
+//! STATE/node.json          boot id, acknowledged generation; while there is none, under which name what was lost is rebuilt
 //! STATE/claims/UID.json    one record per claim
 //! STATE/claims/UUID.hook.json  a command of the administrator runs on that GPU, or did when its driver ended (see `marks`)
 //! STATE/devices.json       which GPU has which name (see `inventory`)
@@ -92,6 +92,9 @@ struct Versioned<T> {
 struct Node {
     boot_id: Option<String>,
     acknowledged: Option<Acknowledged>,
+    /// Says nothing beside a generation: a driver that does not know it keeps it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    rebuild: Option<String>,
 }
 
 /// File beside the checkpoint: what claims had made.
@@ -339,9 +342,11 @@ impl Store {
     /// Reads everything.
     pub fn load(&self, _lock: &Guard) -> Result<Disk, DiskFailure> {
         let node = self.load_node()?;
+        let rebuild = node.rebuild.filter(|_| node.acknowledged.is_none());
         let mut disk = Disk {
             boot_id: node.boot_id,
             acknowledged: node.acknowledged,
+            rebuild,
             records: BTreeMap::new(),
         };
         for uid in self.record_uids()? {
@@ -408,6 +413,15 @@ impl Store {
                 let node = Node {
                     boot_id: Some(boot_id.clone()),
                     acknowledged: acknowledged.clone(),
+                    rebuild: None,
+                };
+                put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)
+            }
+            Write::BeginRebuild { boot_id, rebuild } => {
+                let node = Node {
+                    boot_id: Some(boot_id.clone()),
+                    acknowledged: None,
+                    rebuild: Some(rebuild.clone()),
                 };
                 put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)
             }
@@ -495,12 +509,14 @@ impl Store {
         }
     }
 
-    /// First the generation is forgotten, then the file is put away.
+    /// First the generation is forgotten, or the name of the rebuild, then the file is put away.
     fn set_aside(&self, disk: &mut Disk, path: &Path, cause: &str) -> Result<(), DiskFailure> {
-        if disk.acknowledged.take().is_some() {
+        let (acknowledged, rebuild) = (disk.acknowledged.take(), disk.rebuild.take());
+        if acknowledged.is_some() || rebuild.is_some() {
             let node = Node {
                 boot_id: disk.boot_id.clone(),
                 acknowledged: None,
+                rebuild: None,
             };
             put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)?;
         }

@@ -194,6 +194,12 @@ impl GpuNode {
             } => {
                 self.disk.boot_id = Some(boot_id);
                 self.disk.acknowledged = acknowledged;
+                self.disk.rebuild = None;
+            }
+            Write::BeginRebuild { boot_id, rebuild } => {
+                self.disk.boot_id = Some(boot_id);
+                self.disk.acknowledged = None;
+                self.disk.rebuild = Some(rebuild);
             }
         }
     }

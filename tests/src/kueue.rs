@@ -5,7 +5,7 @@
 //! visibility API are not registered (so Jobs have to be created suspended, as its webhook would leave them), and it does not
 //! renew a lease.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeMap, fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use futures::StreamExt;
@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     cluster::Cluster,
     control_plane::ControlPlane,
-    kube_binaries,
+    http_get, kube_binaries,
     kubernetes::{LIMIT, Progress, eventually},
     loopback,
     process::Launch,
@@ -43,10 +43,18 @@ const METRICS_CERTIFICATE: &str = "/etc/kueue/metrics/certs";
 const WITH_CERTIFICATE: &str = r#"from=$1; shift
 mkdir "$from/etc" && mount --bind "$from/etc" /etc && mkdir -p "$0" && cp "$from"/tls.crt "$from"/tls.key "$0"/ && exec "$@""#;
 
+/// Who reads its metrics, which it shows to nobody else: a `ServiceAccount` in the namespace `default`.
+const METRICS_READER: &str = "kueue-metrics-reader";
+/// Methods of HTTP that write.
+const WRITES: [&str; 4] = ["POST", "PUT", "PATCH", "DELETE"];
+
 /// A Kueue that runs.
 #[derive(Debug)]
 pub struct Kueue {
     service: Service,
+    metrics_url: String,
+    /// Speaks for [`METRICS_READER`].
+    token: String,
 }
 
 impl Kueue {
@@ -111,7 +119,21 @@ impl Kueue {
         let logs = cluster.directory().join("logs");
         let mut service = Service::new(launch, logs, Probe::Http(health, "/readyz"));
         service.start().await?;
-        Ok(Self { service })
+        Ok(Self {
+            service,
+            metrics_url: format!("https://{}:{metrics}", control_plane.address()),
+            token: metrics_token(control_plane).await?,
+        })
+    }
+
+    /// How often it has written to the API server so far, by method and whatever was answered: what its client counts. Events are among it.
+    pub async fn writes(&self) -> Result<BTreeMap<String, f64>> {
+        // It asks the API server whether the reader may, and keeps in mind for 30 s that it may not.
+        eventually("Kueue shows its metrics", LIMIT, async || {
+            let text = http_get::get_as(&self.metrics_url, "/metrics", &self.token).await?;
+            Ok(Progress::Done(writes_of(&text)))
+        })
+        .await
     }
 
     /// Fails if it has ended.
@@ -123,6 +145,55 @@ impl Kueue {
     pub async fn stop(mut self) {
         self.service.stop().await;
     }
+}
+
+/// A token of somebody who may read metrics and nothing else, for longer than anything is measured.
+async fn metrics_token(control_plane: &ControlPlane) -> Result<String> {
+    let account = format!("--serviceaccount=default:{METRICS_READER}");
+    let create: [&[&str]; 2] = [
+        &["serviceaccount", METRICS_READER, "--namespace=default"],
+        &[
+            "clusterrolebinding",
+            METRICS_READER,
+            "--clusterrole=system:monitoring",
+            &account,
+        ],
+    ];
+    for what in create {
+        let arguments = [&["create"][..], what].concat();
+        let created = control_plane.kubectl(&arguments).await;
+        created.context("making a reader of Kueue's metrics")?;
+    }
+    let token = [
+        "create",
+        "token",
+        METRICS_READER,
+        "--namespace=default",
+        "--duration=24h",
+    ];
+    let token = control_plane.kubectl(&token).await?;
+    Ok(token.trim().to_owned())
+}
+
+/// Calls that write, by method, as the client of Kueue's controllers counts them. Numbers may be written as `1.5e+06`.
+fn writes_of(metrics: &str) -> BTreeMap<String, f64> {
+    let mut writes = BTreeMap::new();
+    for line in metrics.lines() {
+        let Some(rest) = line.strip_prefix("rest_client_requests_total{") else {
+            continue;
+        };
+        let Some((labels, value)) = rest.split_once("} ") else {
+            continue;
+        };
+        let method = labels
+            .split(',')
+            .find_map(|label| label.strip_prefix("method=\"")?.strip_suffix('"'));
+        let method = method.filter(|method| WRITES.contains(method));
+        if let (Some(method), Ok(value)) = (method, value.trim().parse::<f64>()) {
+            *writes.entry(method.to_owned()).or_default() += value;
+        }
+    }
+    writes
 }
 
 /// As it ships, but for addresses, what is integrated, and how often it may call.
@@ -303,6 +374,20 @@ mod tests {
             "status": {"conditions": conditions},
         }))
         .unwrap()
+    }
+
+    #[test]
+    fn calls_that_write_are_summed_over_what_was_answered_and_others_are_left_out() {
+        let text = r#"# TYPE rest_client_requests_total counter
+rest_client_requests_total{code="200",host="127.0.0.1:6443",method="GET"} 31
+rest_client_requests_total{code="200",host="127.0.0.1:6443",method="PATCH"} 1.2345678e+07
+rest_client_requests_total{code="409",host="127.0.0.1:6443",method="PATCH"} 2
+rest_client_requests_total{code="201",host="127.0.0.1:6443",method="POST"} 7
+rest_client_request_duration_seconds_count{host="127.0.0.1:6443",verb="POST"} 9
+"#;
+        let expected = [("PATCH", 12_345_680.0), ("POST", 7.0)];
+        let expected = expected.map(|(method, count)| (method.to_owned(), count));
+        assert_eq!(writes_of(text), BTreeMap::from(expected));
     }
 
     #[test]

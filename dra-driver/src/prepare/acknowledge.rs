@@ -1,4 +1,16 @@
 //! What the node has heard: generation on disk first, then in the status.
+//!
+//! # A rebuild ends in the loss that it began in
+//!
+//! What may have been prepared is gathered without the lock: claims are listed for it, and nobody waits for the API server longer than for one
+//! uncached read while he has the lock. Meanwhile another instance may rebuild and prepare, and the checkpoint may be lost once more: what was gathered
+//! before that knows nothing of it. So each loss has a name on disk ([`Disk::rebuild`]). Whoever finds neither a generation nor a name writes one, and
+//! gathers only then; what was gathered is recorded only while that name stands. It goes with the next loss, and with the generation that ends this
+//! one; in between nothing is prepared.
+//!
+//! Two instances that find the same loss gather under the same name. Neither undoes what the other has begun, and whoever is first ends it for both.
+//! If the name is written and its writer dies, whoever comes next gathers under it. A driver from before there were names writes none, and keeps a
+//! name as it keeps all that it does not know; beside a generation it counts for nothing.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +22,38 @@ use super::{
     injected_bug::InjectedBug,
     machine::Machine,
     permit,
-    task::{After, Decision},
+    task::{After, Decision, Rebuild},
     view::{Age, View},
 };
 
 impl Machine {
+    /// Sees to it that what may have been prepared is gathered, under a name that is on disk.
+    fn begin_rebuild(&self, disk: &Disk) -> Decision {
+        // Whether that is still good is seen when it is to be recorded.
+        if self.gathering.is_some() || self.queue.rebuild.is_some() {
+            return (Vec::new(), After::Done);
+        }
+        if let Some(begun) = &disk.rebuild {
+            return (Vec::new(), After::Gather(begun.clone()));
+        }
+        // No other turn of this instance has that number, and no other instance has its name.
+        let rebuild = format!("{}/{}", self.config.instance, self.next_ticket);
+        let write = Write::BeginRebuild {
+            boot_id: self.config.boot_id.clone(),
+            rebuild: rebuild.clone(),
+        };
+        (vec![write], After::Gather(rebuild))
+    }
+
     /// Records what was found, and from when on it counts, in one turn (rule 5). Records that survived win.
     pub(super) fn decide_rebuild(
         &mut self,
-        found: &[Record],
+        rebuild: &Rebuild,
         disk: &Disk,
         read: Option<&Result<Age, String>>,
     ) -> Decision {
-        if disk.acknowledged.is_some() {
+        // Somebody else was faster, or more was lost since, and all of it is gathered anew.
+        if disk.acknowledged.is_some() || disk.rebuild.as_ref() != Some(&rebuild.name) {
             self.request_acknowledgement(false);
             return (Vec::new(), After::Done);
         }
@@ -32,7 +63,8 @@ impl Machine {
         }
         // A mark holds nothing: a call left it since, and what was prepared before wins. That call is asked again.
         let known = |uid: &String| disk.records.get(uid).is_some_and(Record::holds);
-        let mut writes: Vec<Write> = found
+        let mut writes: Vec<Write> = rebuild
+            .found
             .iter()
             .filter(|record| !known(&record.claim.uid))
             .map(|record| Write::PutRecord(record.clone()))
@@ -54,8 +86,7 @@ impl Machine {
             return (Vec::new(), After::Done);
         }
         let Some(acknowledged) = &disk.acknowledged else {
-            self.gather(effects);
-            return (Vec::new(), After::Done);
+            return self.begin_rebuild(disk);
         };
         self.queue_unfinished(disk);
         let other =

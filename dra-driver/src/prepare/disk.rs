@@ -214,6 +214,9 @@ pub struct Disk {
     pub boot_id: Option<String>,
     /// `None`: never known, or lost. See rule 5.
     pub acknowledged: Option<Acknowledged>,
+    /// Under which name what was lost is being rebuilt, if anybody has begun since it was lost: unique among all losses of the node. Never there
+    /// beside [`Disk::acknowledged`].
+    pub rebuild: Option<String>,
     /// Records by claim UID.
     pub records: BTreeMap<String, Record>,
 }

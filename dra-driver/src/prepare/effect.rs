@@ -238,7 +238,7 @@ pub enum Effect {
     ReadClaim(CallId, ClaimRef),
     /// Read this node's `NodeDevices`, uncached. At most one is under way.
     ReadNodeDevices,
-    /// Find out what may have been prepared: CDI files, and claims allocated here that are in use.
+    /// Find out what may have been prepared: CDI files, and claims allocated here that are in use. At most one is under way.
     Gather,
     /// Write the status of `NodeDevices`, with the preconditions given. At most one is under way.
     WriteStatus {
@@ -297,12 +297,19 @@ pub enum Write {
     PutCdi(Record),
     /// Remove the CDI file of the claim with this UID; none is fine.
     RemoveCdi(String),
-    /// Put what is known about the node as a whole: [`Disk::boot_id`] and [`Disk::acknowledged`].
+    /// Put what is known about the node as a whole: [`Disk::boot_id`] and [`Disk::acknowledged`]. [`Disk::rebuild`] goes.
     PutNode {
         /// Boot id under which the records are good.
         boot_id: String,
         /// Up to where the node has heard; `None` only where that was unknown before.
         acknowledged: Option<Acknowledged>,
+    },
+    /// Put under which name what was lost is rebuilt: [`Disk::boot_id`] and [`Disk::rebuild`]. There is no generation then.
+    BeginRebuild {
+        /// Boot id under which the records are good.
+        boot_id: String,
+        /// The name.
+        rebuild: String,
     },
 }
 

@@ -87,7 +87,8 @@ pub struct Machine {
     now: Milliseconds,
     pub(super) reading: bool,
     pub(super) read_at: Option<Milliseconds>,
-    pub(super) gathering: bool,
+    /// The name of the loss for which what may have been prepared is being gathered.
+    pub(super) gathering: Option<String>,
     pub(super) writing_status: bool,
     retry_at: Option<Milliseconds>,
     tainted: Option<BTreeSet<String>>,
@@ -170,7 +171,7 @@ impl Machine {
             now: Milliseconds::default(),
             reading: false,
             read_at: None,
-            gathering: false,
+            gathering: None,
             writing_status: false,
             retry_at: None,
             tainted: None,
@@ -299,6 +300,15 @@ impl Machine {
         self.retry_at = Some(self.later(RETRY_MILLISECONDS));
     }
 
+    /// A call has found that the checkpoint was lost. It is rebuilt, if that is not under way, or about to be tried again: a call comes often.
+    pub(super) fn request_rebuild(&mut self) {
+        let soon = self.later(RETRY_MILLISECONDS);
+        let is_tried_soon = self.retry_at.is_some_and(|at| at <= soon);
+        if self.gathering.is_none() && self.queue.rebuild.is_none() && !is_tried_soon {
+            self.request_acknowledgement(false);
+        }
+    }
+
     /// Looks again whether what is held still is. Another instance may give it back, and be stopped before its status
     /// says so: nothing else would ever tell this one.
     pub(super) fn look_at_held_later(&mut self) {
@@ -358,11 +368,10 @@ impl Machine {
         }
     }
 
-    pub(super) fn gather(&mut self, effects: &mut Vec<Effect>) {
-        if !self.gathering && self.queue.rebuild.is_none() {
-            self.gathering = true;
-            effects.push(Effect::Gather);
-        }
+    /// Gathers what may have been prepared, for the loss that has this name on disk.
+    pub(super) fn gather(&mut self, rebuild: String, effects: &mut Vec<Effect>) {
+        self.gathering = Some(rebuild);
+        effects.push(Effect::Gather);
     }
 
     /// Writes the status unless a write is under way; that one's outcome leads here again.

@@ -31,7 +31,7 @@
 //! 4. The generation is on disk before the status says so; no instance prepares by an older view than the
 //!    disk's. A view of an object with another UID than the disk's counts only after an uncached read.
 //! 5. Without a generation on disk nothing is prepared, unprepared or acknowledged: first the records are
-//!    rebuilt, and `NodeDevices` is read uncached under the lock.
+//!    rebuilt, and `NodeDevices` is read uncached under the lock. What was gathered before more was lost is not recorded (`acknowledge`).
 //! 6. What is in use is not given back.
 //! 7. A record answers only for the allocation that it was made for (`earlier`).
 //! 8. A slice is made only under its recorded intent, and its record goes only after it (`slice`).

@@ -31,7 +31,7 @@
 use super::{
     claim::{Claim, ClaimRef},
     disk::{Disk, Record},
-    effect::{Effect, InUse, Read},
+    effect::{InUse, Read},
     machine::Machine,
     task::{After, Decision},
 };
@@ -85,7 +85,6 @@ impl Machine {
         disk: &Disk,
         in_use: InUse,
         read: &Read<Claim>,
-        effects: &mut Vec<Effect>,
     ) -> Decision {
         if matches!(read, Read::Failed(_)) {
             self.queue.orphans.clear();
@@ -95,6 +94,6 @@ impl Machine {
         if !orphan.is_still(record, &self.config.node, read) {
             return (Vec::new(), After::Done);
         }
-        self.decide_unprepare(None, &orphan.claim, disk, in_use, effects)
+        self.decide_unprepare(None, &orphan.claim, disk, in_use)
     }
 }

@@ -22,13 +22,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::{
     claim::ClaimRef,
-    disk::Record,
     effect::{CallId, DiskFailure, Effect, Locked, Probe, Ticket},
     looks::Seen,
     machine::{Machine, Stage},
     orphan::Orphan,
     slices::Removal,
-    task::{After, Task},
+    task::{After, Rebuild, Task},
 };
 
 /// Who wants the lock, in order of precedence.
@@ -37,7 +36,7 @@ pub(super) struct Queue {
     /// Of which slices are gone, and records are to go.
     pub(super) removed: VecDeque<Removal>,
     pub(super) unprepares: VecDeque<(CallId, ClaimRef)>,
-    pub(super) rebuild: Option<Vec<Record>>,
+    pub(super) rebuild: Option<Rebuild>,
     pub(super) acknowledge: bool,
     /// The next acknowledgement reads `NodeDevices` uncached.
     pub(super) uncached: bool,
@@ -120,8 +119,8 @@ impl Machine {
         if let Some((call, claim)) = queue.unprepares.pop_front() {
             return Some(Task::Unprepare { call, claim });
         }
-        if let Some(found) = queue.rebuild.take() {
-            return Some(Task::Rebuild(found));
+        if let Some(rebuild) = queue.rebuild.take() {
+            return Some(Task::Rebuild(rebuild));
         }
         if std::mem::take(&mut queue.acknowledge) {
             let uncached = std::mem::take(&mut queue.uncached);
@@ -188,7 +187,7 @@ impl Machine {
             Task::Finish(claim) => self.queue.unfinished.push_front(claim),
             Task::Unprepare { call, claim } => self.queue.unprepares.push_front((call, claim)),
             Task::GiveBack(orphan) => self.queue.orphans.push_front(orphan),
-            Task::Rebuild(found) => self.queue.rebuild = Some(found),
+            Task::Rebuild(rebuild) => self.queue.rebuild = Some(rebuild),
             Task::Acknowledge { uncached } => self.request_acknowledgement(uncached),
             Task::Prepare(call) => self.queue.prepares.push_front(call),
         }

@@ -8,7 +8,7 @@ use super::{
     claim::{AllocatedDevice, Claim, ClaimRef},
     disk::{Acknowledged, Disk, Record, RecordState, RecordedDevice},
     earlier::Earlier,
-    effect::{Answer, CallId, Effect, InUse, LiveSlices, PreparedDevice, Refusal, Write},
+    effect::{Answer, CallId, InUse, LiveSlices, PreparedDevice, Refusal, Write},
     injected_bug::InjectedBug,
     machine::{Machine, Stage},
     permit,
@@ -37,7 +37,6 @@ impl Machine {
         disk: &Disk,
         in_use: InUse,
         live: &LiveSlices,
-        effects: &mut Vec<Effect>,
     ) -> Decision {
         let Some(call) = self.calls.get(&id) else {
             return (Vec::new(), After::Done);
@@ -89,7 +88,7 @@ impl Machine {
                 let left = leave_mark(call.claim.clone(), record, mark);
                 (vec![Write::PutRecord(left)], After::Marked(id))
             }
-            Stage::Record => self.decide_record(id, disk, in_use, live, effects),
+            Stage::Record => self.decide_record(id, disk, in_use, live),
             Stage::Finish(made) => match mine {
                 Some(record) if record.state == RecordState::Preparing => {
                     let record = record.clone().with_made(&call.orders, made);
@@ -117,7 +116,6 @@ impl Machine {
         disk: &Disk,
         in_use: InUse,
         live: &LiveSlices,
-        effects: &mut Vec<Effect>,
     ) -> Decision {
         let mark = self.mark(id);
         let found = self.calls.get_mut(&id);
@@ -146,7 +144,7 @@ impl Machine {
                 self.look_or_give_up(id, unseen, disk)
             }
             Earlier::Nothing if !call.looks_at_record => {
-                match self.judge(id, &claim, disk, in_use, live, effects) {
+                match self.judge(id, &claim, disk, in_use, live) {
                     Verdict::Record(record) => self.record_intent(id, record, disk),
                     Verdict::Look(gpus) => self.look_or_give_up(id, gpus, disk),
                     Verdict::Refuse(refusal) => {
@@ -258,7 +256,6 @@ impl Machine {
         disk: &Disk,
         in_use: InUse,
         live: &LiveSlices,
-        effects: &mut Vec<Effect>,
     ) -> Verdict {
         let mark = self.mark(id);
         let marked = disk
@@ -268,7 +265,7 @@ impl Machine {
         if !marked {
             return Verdict::Refuse(overtaken(&claim.reference));
         }
-        if let Err(refusal) = self.may_prepare(id, claim, disk, effects) {
+        if let Err(refusal) = self.may_prepare(id, claim, disk) {
             return Verdict::Wait(refusal);
         }
         if let Err(refusal) = self.is_in_order(claim) {
@@ -314,18 +311,12 @@ impl Machine {
     }
 
     /// Generation and permit (rules 2, 4 and 5).
-    fn may_prepare(
-        &mut self,
-        id: CallId,
-        claim: &Claim,
-        disk: &Disk,
-        effects: &mut Vec<Effect>,
-    ) -> Result<(), Refusal> {
+    fn may_prepare(&mut self, id: CallId, claim: &Claim, disk: &Disk) -> Result<(), Refusal> {
         if self.broken(InjectedBug::NoPermitCheck) {
             return Ok(());
         }
         let Some(acknowledged) = &disk.acknowledged else {
-            self.gather(effects);
+            self.request_rebuild();
             return Err(plain(format!(
                 "claim {}: the driver's records are being rebuilt",
                 claim.reference

@@ -23,7 +23,7 @@ pub(super) enum Task {
     /// Give back what the kubelet has forgotten.
     GiveBack(Orphan),
     /// Record what was found after the checkpoint was lost.
-    Rebuild(Vec<Record>),
+    Rebuild(Rebuild),
     /// Put the generation on disk, then say so.
     Acknowledge { uncached: bool },
     /// Take a Prepare call one step further.
@@ -32,6 +32,15 @@ pub(super) enum Task {
     Removed(Removal),
     /// Go on with a give-back that a crash cut off, if there are slices to remove.
     Finish(ClaimRef),
+}
+
+/// What was gathered after the checkpoint was lost.
+#[derive(Debug)]
+pub(super) struct Rebuild {
+    /// The name that the loss had on disk before it was gathered.
+    pub(super) name: String,
+    /// What may have been prepared.
+    pub(super) found: Vec<Record>,
 }
 
 /// What follows a commit that succeeded.
@@ -69,6 +78,8 @@ pub(super) enum After {
     },
     /// What an earlier allocation gave is gone: the call goes on.
     Resumed(CallId),
+    /// The loss has this name on disk: what may have been prepared is gathered.
+    Gather(String),
     /// The generation is on disk; the status that says so, if it does not yet.
     Acknowledged(Option<NodeDevicesStatus>),
 }
@@ -105,7 +116,7 @@ impl Machine {
             }
             Task::Unprepare { call, claim } => match unseen(&claim.uid, &disk, &live, under) {
                 Some(look) => (Vec::new(), look),
-                None => self.decide_unprepare(Some(*call), claim, &disk, in_use, effects),
+                None => self.decide_unprepare(Some(*call), claim, &disk, in_use),
             },
             Task::GiveBack(orphan) => {
                 if let Some(look) = unseen(&orphan.claim.uid, &disk, &live, under) {
@@ -116,11 +127,11 @@ impl Machine {
                     let gpus = BTreeSet::new();
                     return (Vec::new(), After::Look { gpus, under: None });
                 };
-                self.decide_orphan(orphan, &disk, in_use, &read, effects)
+                self.decide_orphan(orphan, &disk, in_use, &read)
             }
-            Task::Rebuild(found) => self.decide_rebuild(found, &disk, read.as_ref()),
+            Task::Rebuild(rebuild) => self.decide_rebuild(rebuild, &disk, read.as_ref()),
             Task::Acknowledge { .. } => self.decide_acknowledge(&disk, read.as_ref(), effects),
-            Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, &live, effects),
+            Task::Prepare(call) => self.decide_prepare(*call, &disk, in_use, &live),
             Task::Removed(removal) => self.decide_removed(removal, &disk),
             Task::Finish(claim) => match unseen(&claim.uid, &disk, &live, under) {
                 Some(look) => (Vec::new(), look),
@@ -241,6 +252,7 @@ impl Machine {
                 self.request_acknowledgement(false);
                 self.wake_waiting();
             }
+            After::Gather(rebuild) => self.gather(rebuild, effects),
             After::Acknowledged(status) => {
                 if let Some(status) = status {
                     self.write_status(status, effects);

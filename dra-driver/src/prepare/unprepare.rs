@@ -71,7 +71,6 @@ impl Machine {
         claim: &ClaimRef,
         disk: &Disk,
         in_use: InUse,
-        effects: &mut Vec<Effect>,
     ) -> Decision {
         let refused = |reason, message: String| {
             let answer = Answer::Refused(Refusal {
@@ -84,7 +83,7 @@ impl Machine {
         let known = disk.records.get(&claim.uid);
         if disk.acknowledged.is_none() && !known.is_some_and(Record::holds) {
             // A mark says nothing about what was prepared before the loss (rule 5). It is taken all the same.
-            self.gather(effects);
+            self.request_rebuild();
             let message =
                 format!("claim {claim}: the driver's records were lost and are being rebuilt");
             let mark = known.map(|_| Write::RemoveRecord(claim.uid.clone()));

@@ -10,7 +10,7 @@ use super::{
     effect::{Answer, CallId, Read, Refusal, StatusOutcome},
     looks::Seen,
     machine::{Machine, Stage},
-    task::Task,
+    task::{Rebuild, Task},
 };
 
 /// `NodeDevices` as this instance last saw it.
@@ -126,9 +126,11 @@ impl Machine {
     }
 
     pub(super) fn gathered(&mut self, found: Result<Vec<Record>, String>) {
-        self.gathering = false;
+        let Some(name) = self.gathering.take() else {
+            return;
+        };
         match found {
-            Ok(found) => self.queue.rebuild = Some(found),
+            Ok(found) => self.queue.rebuild = Some(Rebuild { name, found }),
             Err(_) => self.retry_later(),
         }
     }

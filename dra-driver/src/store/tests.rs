@@ -326,6 +326,56 @@ fn a_broken_record_costs_the_generation_and_nothing_else() {
     }
 }
 
+fn node_file(f: &Fixture) -> PathBuf {
+    f.root.path().join("state/node.json")
+}
+
+fn begun() -> Write {
+    Write::BeginRebuild {
+        boot_id: "boot".to_owned(),
+        rebuild: "one/7".to_owned(),
+    }
+}
+
+#[test]
+fn the_name_of_a_rebuild_stands_until_it_is_done_or_more_is_lost() {
+    let f = fixture();
+    f.apply(&begun());
+    let disk = f.load().unwrap();
+    assert_eq!(disk.rebuild.as_deref(), Some("one/7"));
+    assert_eq!(disk.boot_id.as_deref(), Some("boot"));
+    assert_eq!(disk.acknowledged, None);
+    f.apply(&acknowledged());
+    assert_eq!(f.load().unwrap().rebuild, None);
+    let text = fs::read_to_string(node_file(&f)).unwrap();
+    crate::golden::compare("checkpoint-node.json", &text);
+    // A record is lost, and then the whole file.
+    let record = f.root.path().join("state/claims/bad.json");
+    for lost in [record, node_file(&f)] {
+        f.apply(&begun());
+        fs::write(&lost, "{").unwrap();
+        for _ in 0..2 {
+            assert_eq!(f.load().unwrap().rebuild, None, "{}", lost.display());
+        }
+    }
+}
+
+/// A driver from before rebuilds had names keeps them as it keeps all that it does not know, and says itself how far it has come.
+#[test]
+fn beside_a_generation_the_name_of_a_rebuild_says_nothing_and_goes_with_the_next_write() {
+    let f = fixture();
+    let kept = r#"{"schema":1,"bootId":"boot","acknowledged":{"uid":"u","generation":6,"enforce":true},"rebuild":"one/7"}"#;
+    fs::write(node_file(&f), kept).unwrap();
+    let disk = f.load().unwrap();
+    assert_eq!(
+        (disk.acknowledged.unwrap().generation, disk.rebuild),
+        (6, None)
+    );
+    f.apply(&acknowledged());
+    let text = fs::read_to_string(node_file(&f)).unwrap();
+    crate::golden::compare("checkpoint-node.json", &text);
+}
+
 #[test]
 fn a_broken_node_file_costs_the_generation() {
     let f = fixture();

@@ -237,12 +237,17 @@ pub(crate) fn judge(
     recovery.breaker.judge(nodes, &evacuated, &wanted)
 }
 
-/// Whether the store is being asked about so many more nodes that it would be too many, if it confirmed them all. A read is under way for as long as
-/// a call may take, and is waited for once, so this does not last.
+/// Whether the store is being asked about so many more nodes that it would be too many, if it confirmed them all: about faults, and about nodes whose
+/// silence has lasted until what runs there is evicted for it. A read is under way for as long as a call may take, and is waited for once, so this
+/// does not last.
 pub(crate) fn awaits_answers(context: PollContext<'_>, wanted: &BTreeSet<String>) -> bool {
-    let asked = context.fault_checks.nodes_being_asked();
+    if wanted.is_empty() {
+        return false;
+    }
+    let faulty = context.fault_checks.nodes_being_asked();
+    let asked = faulty.chain(loss::nodes_being_asked(context));
     let all: BTreeSet<String> = wanted.iter().chain(asked).cloned().collect();
-    !wanted.is_empty() && all.len() > wanted.len() && judge(context, &all).is_err()
+    all.len() > wanted.len() && judge(context, &all).is_err()
 }
 
 /// The record without what does not count any more: with whatever is written besides, so that no later leader counts anew what is long over.

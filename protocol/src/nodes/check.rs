@@ -12,6 +12,9 @@
 //! Reads are no hurry: they go beside the writes that carry out a commit, and few at a time ([`crate::lanes`]). One that is not answered,
 //! or says something else than the watch, is repeated after twice the pause.
 //!
+//! So many answers come one after the other, too. Where they may add up to more nodes than may be evacuated, they are waited for
+//! before anybody is evicted ([`crate::faults::breaker::awaits_answers`]); for each node only once.
+//!
 //! Whatever the answer, it changes nothing by itself: what follows is written to that very version of the object.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,6 +44,8 @@ struct Question {
     /// UID of the Node that is asked about.
     uid: String,
     begun_at: u64,
+    /// When the read before it began.
+    before_at: Option<u64>,
 }
 
 /// What the last read of a node said.
@@ -55,6 +60,8 @@ struct Answer {
 #[derive(Debug)]
 struct Pause {
     version: Version,
+    /// When it was read last.
+    begun_at: u64,
     not_before: u64,
     seconds: u64,
 }
@@ -93,9 +100,21 @@ impl NodeChecks {
         Some(pause.map_or(0, |pause| pause.not_before))
     }
 
+    /// The nodes that are being read, and when the read of each before that began, if it has been read since it was well.
+    pub(crate) fn being_asked(&self) -> impl Iterator<Item = (&String, Option<u64>)> {
+        let questions = self.under_way.values();
+        questions.map(|question| (&question.node, question.before_at))
+    }
+
     /// Notes that a node is read now, and when at the earliest again: after twice the pause of the last time, if that was for the same
-    /// reason and a short while ago.
-    fn note_pause(&mut self, node: &str, version: Version, shortest_seconds: u64, now: u64) {
+    /// reason and a short while ago. When it was read before, whatever for.
+    fn note_pause(
+        &mut self,
+        node: &str,
+        version: Version,
+        shortest_seconds: u64,
+        now: u64,
+    ) -> Option<u64> {
         let last = self.pauses.get(node).filter(|pause| {
             pause.version == version && now <= pause.not_before + MOST_PAUSE_SECONDS
         });
@@ -104,10 +123,12 @@ impl NodeChecks {
         });
         let pause = Pause {
             version,
+            begun_at: now,
             not_before: now + seconds,
             seconds,
         };
-        self.pauses.insert(node.to_owned(), pause);
+        let before = self.pauses.insert(node.to_owned(), pause);
+        before.map(|pause| pause.begun_at)
     }
 
     /// Nothing is to be known about the node any more.
@@ -129,13 +150,15 @@ impl Machine {
         let id = self.flights.number();
         let now = now.monotonic_seconds;
         let shortest = self.config.retry_seconds;
-        self.node_checks
+        let before_at = self
+            .node_checks
             .note_pause(node, version.clone(), shortest, now);
         let question = Question {
             node: node.to_owned(),
             version,
             uid,
             begun_at: now,
+            before_at,
         };
         self.node_checks.under_way.insert(id, question);
         self.node_checks.being_read.insert(node.to_owned());
@@ -188,8 +211,11 @@ mod tests {
         devices.metadata.generation = Some(1);
         let mut now = 100;
         let mut pauses = Vec::new();
+        let mut read_at = None;
         for _ in 0..7 {
-            checks.note_pause("n0", version_of(&devices).unwrap(), 1, now);
+            let before = checks.note_pause("n0", version_of(&devices).unwrap(), 1, now);
+            assert_eq!(before, read_at);
+            read_at = Some(now);
             let at = checks.may_ask_at("n0", &devices).unwrap();
             pauses.push(at - now);
             now = at;

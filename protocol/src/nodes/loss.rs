@@ -97,11 +97,7 @@ pub(crate) fn is_to_be_asked(context: PollContext<'_>, node: &str, devices: &Nod
     let to_mark = !spec.lost && is_to_be_marked(context, node, devices, state);
     let mut permits = spec.permits.iter();
     let to_release = permits.any(|permit| is_released_by(context, node, state, permit));
-    let to_evict = match state {
-        NodeState::NotReady => spec.lost,
-        NodeState::Gone => context.index.node(node).is_none(),
-        NodeState::OutOfService | NodeState::Ready => false,
-    } && context.plans.on_node(node).next().is_some();
+    let to_evict = is_silence_to_evict(context, node, devices, state);
     let is_evicting_unconfirmed = || {
         let deadline = eviction_deadline(context, node);
         deadline.is_some_and(|deadline| !is_confirmed(context, node, deadline))
@@ -112,6 +108,37 @@ pub(crate) fn is_to_be_asked(context: PollContext<'_>, node: &str, devices: &Nod
             .node_checks
             .may_ask_at(node, devices)
             .is_some_and(|second| context.has_come(second))
+}
+
+/// Whether what runs on the node is to be evicted for its silence, once its time has come and the store has said so.
+fn is_silence_to_evict(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+    state: NodeState,
+) -> bool {
+    let is_silence = match state {
+        NodeState::NotReady => devices.spec.lost,
+        NodeState::Gone => context.index.node(node).is_none(),
+        NodeState::OutOfService | NodeState::Ready => false,
+    };
+    is_silence && context.plans.on_node(node).next().is_some()
+}
+
+/// The nodes of which the store is being asked for the first time since what runs there is to be evicted for their silence. A read that was begun
+/// before that confirms nothing, and another one follows it.
+pub(crate) fn nodes_being_asked(context: PollContext<'_>) -> impl Iterator<Item = &String> {
+    let asked = context.node_checks.being_asked();
+    let asked = asked.filter(move |&(node, before_at)| {
+        let is_first = |deadline: u64| before_at.is_none_or(|before| before < deadline);
+        let devices = context.index.node_devices(node);
+        devices.is_some_and(|devices| {
+            let state = seen(context, node, &devices.spec.node_uid);
+            is_silence_to_evict(context, node, devices, state)
+                && eviction_deadline(context, node).is_some_and(is_first)
+        })
+    });
+    asked.map(|(node, _)| node)
 }
 
 /// Whether the devices of a withdrawn permit are proved released, whatever its driver says or not.

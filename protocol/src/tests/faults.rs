@@ -490,19 +490,24 @@ fn s9_faults_on_too_many_nodes_open_the_breaker_and_end_nothing_whoever_leads() 
     assert!(bench.machine.breaker().is_open);
 }
 
-/// Whatever is owed is done, but for reads of slices, which are returned.
-fn owed_reads(bench: &mut Bench) -> Vec<Effect> {
-    let mut reads = Vec::new();
+/// Whatever is owed is done, but for that for which `held` holds, which is returned.
+fn owed(bench: &mut Bench, held: impl Fn(&ApiRequest) -> bool) -> Vec<Effect> {
+    let mut kept = Vec::new();
     for _ in 0..10 {
         for effect in bench.poll() {
-            if reads_slice(&effect.write) {
-                reads.push(effect);
+            if held(&effect.write) {
+                kept.push(effect);
             } else {
                 bench.perform(&effect);
             }
         }
     }
-    reads
+    kept
+}
+
+/// Whatever is owed is done, but for reads of slices, which are returned.
+fn owed_reads(bench: &mut Bench) -> Vec<Effect> {
+    owed(bench, reads_slice)
 }
 
 #[test]

@@ -237,6 +237,9 @@ impl Operation {
                     ),
                     None => "disk: boot id".to_owned(),
                 },
+                Some(Write::BeginRebuild { rebuild, .. }) => {
+                    format!("disk: what was lost is rebuilt as {rebuild}")
+                }
             },
             Self::Hear(_, Ok(())) => "hears that it is done".to_owned(),
             Self::Hear(_, Err(failure)) => format!("hears of {failure}"),

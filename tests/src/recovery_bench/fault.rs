@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Error, Result, anyhow, ensure};
+use anyhow::{Context, Error, Result, anyhow};
 use futures::future::join_all;
 
 use super::{
@@ -21,6 +21,7 @@ use super::{
     aftermath::{self, Aftermath},
     cases::Case,
     gang::{self, NAMESPACE, RANKS, Running},
+    in_vain::InVain,
     report::FaultReport,
     restarts::Before,
     times::{Counts, FaultTimes},
@@ -34,8 +35,6 @@ use crate::{
 
 /// How long nothing is done after a case, so that a restart that was about to happen is seen.
 const AFTERMATH: Duration = Duration::from_secs(5);
-/// After so many times in a row that no gang came back, or nothing could be measured, nobody tries again: each may have taken [`RUN_LIMIT`].
-const MOST_IN_VAIN: u32 = 3;
 
 /// A fault that is to be injected.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         ));
         let (began, gaps) = (Instant::now(), self.gaps());
         let mut so_far = SoFar::default();
-        let (mut next, mut in_vain) = (0, 0);
+        let (mut next, mut in_vain) = (0, InVain::default());
         while next < options.runs {
             let end = next.saturating_add(options.side_by_side.max(1));
             let end = end.min(options.runs);
@@ -123,16 +122,8 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             findings.extend_from_slice(&self.findings);
             keep(FaultReport::of(case, &so_far.times, counts), &findings)?;
             ended?;
-            in_vain = if so_far.back() == before {
-                in_vain + 1
-            } else {
-                0
-            };
-            ensure!(
-                in_vain < MOST_IN_VAIN,
-                "case {case}: no gang came back, or nothing could be measured, {in_vain} times in a row; {}",
-                self.findings.last().map_or("", String::as_str)
-            );
+            let last = self.findings.last().map_or("", String::as_str);
+            in_vain.note(so_far.back() > before, &format!("case {case}"), last)?;
         }
         tokio::time::sleep(AFTERMATH).await;
         self.note_gaps(gaps);

@@ -14,6 +14,7 @@ mod aftermath;
 mod cases;
 mod fault;
 mod gang;
+mod in_vain;
 mod node_loss;
 mod plain_job;
 mod report;

@@ -11,6 +11,7 @@ use super::{
     Bench, RUN_LIMIT,
     aftermath::LATE,
     gang::{self, Behaviour, NAMESPACE, RANKS},
+    in_vain::InVain,
     report::NodeLossReport,
     seconds,
     times::{Counts, NodeLossTimes},
@@ -57,7 +58,7 @@ impl RanksElsewhere {
 
 impl<Say: Fn(&str)> Bench<'_, Say> {
     /// Takes so many nodes away, one after another. `keep` gets what was measured after each, with what was found meanwhile. An error: a gang did not
-    /// start, or a node did not come back.
+    /// start, a node did not come back, or no gang did, too often in a row.
     pub(super) async fn measure_node_losses(
         &mut self,
         elsewhere: RanksElsewhere,
@@ -68,12 +69,14 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         self.say(&format!("a node is lost, the ranks elsewhere {word}"));
         let (began, gaps) = (Instant::now(), self.gaps());
         let (mut times, mut counts) = (Vec::new(), Counts::default());
+        let mut in_vain = InVain::default();
         for run in 0..runs {
             let what = format!("a node is lost, ranks {word}, run {} of {runs}", run + 1);
             let gaps = self.gaps();
             let lost = self.run_node_loss(elsewhere, run, &what).await;
             let lost = lost.with_context(|| what.clone())?;
-            if self.gaps() == gaps {
+            let is_measured = self.gaps() == gaps;
+            if is_measured {
                 self.say(&format!("{what}: {}", lost.times));
                 times.push(lost.times);
                 counts.partial += usize::from(lost.is_mixed);
@@ -89,6 +92,9 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             let counts = counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
             keep(NodeLossReport::of(word, &times, counts), &findings)?;
+            let is_back = is_measured && lost.times.running.is_some();
+            let last = self.findings.last().map_or("", String::as_str);
+            in_vain.note(is_back, &format!("a node is lost, ranks {word}"), last)?;
         }
         self.note_gaps(gaps);
         let wrong = self.wrong_since(began);

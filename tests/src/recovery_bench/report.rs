@@ -332,15 +332,18 @@ pub(super) mod tests {
             ("/targets/0/met", serde_json::json!(true)),
             ("/targets/1/value", serde_json::json!(40.0)),
             ("/targets/1/met", serde_json::json!(true)),
+            ("/targets/2/value", serde_json::json!(44.0)),
+            ("/targets/2/limit", serde_json::json!(60.0)),
+            ("/targets/2/met", serde_json::json!(true)),
             (
-                "/targets/2/name",
+                "/targets/3/name",
                 serde_json::json!("wrongRestarts, all cases"),
             ),
-            ("/targets/2/value", serde_json::json!(2.0)),
-            ("/targets/2/limit", serde_json::json!(0.0)),
-            ("/targets/2/met", serde_json::json!(false)),
+            ("/targets/3/value", serde_json::json!(2.0)),
+            ("/targets/3/limit", serde_json::json!(0.0)),
             ("/targets/3/met", serde_json::json!(false)),
-            ("/targets/4/met", serde_json::json!(true)),
+            ("/targets/4/met", serde_json::json!(false)),
+            ("/targets/5/met", serde_json::json!(true)),
             ("/cases/0/repeatedAttempts", serde_json::json!(1)),
             ("/cases/1/ranksDied", serde_json::json!("all")),
             ("/cases/1/diedOtherwise", serde_json::json!(1)),
@@ -363,7 +366,7 @@ pub(super) mod tests {
             assert_eq!(*quantiles, nothing, "{field}");
         }
         let targets = json["targets"].as_array().unwrap();
-        assert_eq!(targets.len(), 6);
+        assert_eq!(targets.len(), 7);
         for target in targets {
             assert!(target["limit"].is_number(), "{target}");
             assert!(target["value"].is_null(), "{target}");
@@ -405,12 +408,12 @@ pub(super) mod tests {
             ("/nodeLossToRunningSeconds/p50", serde_json::Value::Null),
             ("/unfinishedRuns", serde_json::json!(2)),
             ("/unmeasuredRuns", serde_json::json!(1)),
-            ("/targets/4/value", serde_json::json!(2.0)),
-            ("/targets/4/met", serde_json::json!(false)),
-            ("/targets/5/value", serde_json::json!(1.0)),
+            ("/targets/5/value", serde_json::json!(2.0)),
+            ("/targets/5/met", serde_json::json!(false)),
+            ("/targets/6/value", serde_json::json!(1.0)),
             // A tenth of 52.
-            ("/targets/5/limit", serde_json::json!(5.0)),
-            ("/targets/5/met", serde_json::json!(true)),
+            ("/targets/6/limit", serde_json::json!(5.0)),
+            ("/targets/6/met", serde_json::json!(true)),
             ("/cases/0/unfinishedRuns", serde_json::json!(1)),
             ("/cases/0/withoutEviction", serde_json::json!(0)),
             ("/nodeLosses/0/unfinishedRuns", serde_json::json!(1)),

@@ -22,6 +22,12 @@ pub(super) fn calls(text: &str) -> BTreeMap<String, u64> {
     calls
 }
 
+/// Of calls by kind, those that write.
+pub(super) fn writes(calls: &BTreeMap<String, u64>) -> u64 {
+    let writes = calls.iter().filter(|(kind, _)| !kind.starts_with("Read"));
+    writes.map(|(_, calls)| calls).sum()
+}
+
 /// Seconds that the leader's task took with polls; 0 where it does not say.
 pub(super) fn deciding_seconds(text: &str) -> f64 {
     let mut lines = text.lines();
@@ -35,14 +41,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn calls_are_summed_over_what_came_of_them() {
+    fn calls_are_summed_over_what_came_of_them_and_those_that_read_write_nothing() {
         let text = "# TYPE muster_effects counter\n\
                     muster_effects_total{kind=\"PatchPod\",outcome=\"done\"} 7\n\
                     muster_effects_total{kind=\"PatchPod\",outcome=\"conflict\"} 2\n\
                     muster_effects_total{kind=\"CreateGang\",outcome=\"done\"} 3\n\
+                    muster_effects_total{kind=\"ReadAll\",outcome=\"done\"} 4\n\
                     muster_decide_seconds_sum 1.25\n";
-        let wanted = [("CreateGang".to_owned(), 3), ("PatchPod".to_owned(), 9)];
+        let wanted = [("CreateGang", 3), ("PatchPod", 9), ("ReadAll", 4)];
+        let wanted = wanted.map(|(kind, calls)| (kind.to_owned(), calls));
         assert_eq!(calls(text), BTreeMap::from(wanted));
+        assert_eq!(writes(&calls(text)), 12);
         assert!((deciding_seconds(text) - 1.25).abs() < 1e-9);
     }
 }

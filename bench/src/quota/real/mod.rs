@@ -6,7 +6,7 @@
 //!
 //! With `--peer kueue` Kueue itself does the same Jobs, with the same pods on played nodes of the same size, on a control plane of its own
 //! before that: what each takes is then compared in one run on one machine. Without it what Muster takes is compared with what was
-//! published of Kueue, which is of a run without pods.
+//! published of Kueue, which is of a run without pods, and is printed beside in any case.
 //!
 //! Gangs are created when the scenario says, or as soon after as the API server takes them. What is reported was seen by a watch
 //! of Gangs or of Workloads, in `/proc`, and among the controller's metrics.
@@ -123,6 +123,8 @@ struct RealRun {
     /// Calls of the controller, by kind.
     calls: BTreeMap<String, u64>,
     calls_per_admission: f64,
+    /// Of these, what writes; Events are among it.
+    writes_per_admission: f64,
     published: Published,
     /// What Kueue took in the same run, if it was asked for.
     kueue: Option<RealKueue>,
@@ -138,6 +140,9 @@ struct RealKueue {
     processor_seconds: BTreeMap<String, f64>,
     #[serde(rename = "memoryMiB")]
     memory_mebibytes: BTreeMap<String, f64>,
+    /// What its client wrote, by method of HTTP; Events are among it.
+    writes: BTreeMap<String, f64>,
+    writes_per_admission: f64,
 }
 
 /// What any of them took.
@@ -185,6 +190,10 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
 }
 
 /// The scenario with Kueue in place of Muster.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "numbers of gangs are far below 2^52"
+)]
 async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) -> Result<RealKueue> {
     // Minutes, if it has not been built yet: nobody waits for that but us.
     Kueue::find().await?;
@@ -195,18 +204,32 @@ async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) ->
     })
     .await?;
     let bound = (arguments.kube_api_qps > 0).then_some(arguments.kube_api_qps);
+    let gangs = scenario.jobs.len() as u64;
     let taken = async {
         let mut kueue = Kueue::start(&cluster, bound).await?;
+        let before = kueue.writes().await?;
         let taken = take(&cluster, name, Manager::Kueue, scenario).await;
         // That it has ended is the better word for whatever failed.
         kueue.ensure_running()?;
+        let writes = kueue.writes().await;
         kueue.stop().await;
-        taken
+        let (taken, mut writes) = (taken?, writes?);
+        ensure!(
+            !writes.is_empty(),
+            "Kueue has admitted gangs, and its metrics say of no write"
+        );
+        for (method, before) in before {
+            writes.entry(method).and_modify(|writes| *writes -= before);
+        }
+        anyhow::Ok((taken, writes))
     };
     let taken = taken.await;
     cluster.stop().await;
-    let taken = taken?;
+    let (taken, writes) = taken?;
+    let admissions = taken.outcome.evictions + gangs;
     Ok(RealKueue {
+        writes_per_admission: writes.values().sum::<f64>() / admissions as f64,
+        writes,
         summary: taken.summary,
         last_creation_ms: taken.last_creation_ms,
         processor_seconds: taken.processor_seconds,
@@ -331,6 +354,7 @@ async fn run_on(
         memory_mebibytes: taken.memory_mebibytes,
         deciding_seconds: metrics::deciding_seconds(&text),
         calls_per_admission: calls.values().sum::<u64>() as f64 / admissions as f64,
+        writes_per_admission: metrics::writes(&calls) as f64 / admissions as f64,
         calls,
         published,
         kueue,
@@ -355,86 +379,94 @@ impl RealRun {
             "\n{} on a real API server, {bound}: {} gangs of {} Teams in {} Cohorts",
             self.scenario, self.gangs, self.teams, self.cohorts
         );
-        let row = |what: &str, muster: String, kueue: String| {
-            println!("{what:<42}{muster:>12}{kueue:>12}");
-        };
-        let beside = match &self.kueue {
-            Some(_) => "Kueue",
-            None => "published",
-        };
-        row("", "Muster".to_owned(), beside.to_owned());
         let kueue = self.kueue.as_ref();
-        let makespan = kueue.map_or(self.published.makespan_ms, |kueue| {
-            kueue.summary.makespan_ms
-        });
+        let row = |what: &str, muster: String, of_kueue: Option<String>, published: String| {
+            let column = kueue.map_or_else(String::new, |_| {
+                format!("{:>12}", of_kueue.unwrap_or_default())
+            });
+            println!("{what:<42}{muster:>12}{column}{published:>12}");
+        };
+        row(
+            "",
+            "Muster".to_owned(),
+            Some("Kueue".to_owned()),
+            "published".to_owned(),
+        );
         row(
             "makespan, ms",
             self.muster.makespan_ms.to_string(),
-            makespan.to_string(),
+            kueue.map(|kueue| kueue.summary.makespan_ms.to_string()),
+            self.published.makespan_ms.to_string(),
         );
         for (name, class) in &self.muster.classes {
             let of_kueue = kueue.and_then(|kueue| kueue.summary.classes.get(name));
             let published = self.published.time_to_admission_mean_ms.get(name.as_str());
-            let mean = match of_kueue {
-                Some(class) => format!("{:.0}", class.time_to_admission_ms.mean),
-                None => published.map_or_else(String::new, ToString::to_string),
-            };
             row(
                 &format!("{name}: admitted after, mean ms"),
                 format!("{:.0}", class.time_to_admission_ms.mean),
-                mean,
+                of_kueue.map(|class| format!("{:.0}", class.time_to_admission_ms.mean)),
+                published.map_or_else(String::new, ToString::to_string),
             );
             row(
                 &format!("{name}: evictions"),
                 class.evictions.to_string(),
-                of_kueue.map_or_else(String::new, |class| class.evictions.to_string()),
+                of_kueue.map(|class| class.evictions.to_string()),
+                String::new(),
             );
         }
         for (name, percent) in &self.muster.quota_use_percent {
             let of_kueue = kueue.and_then(|kueue| kueue.summary.quota_use_percent.get(name));
-            let of_kueue = of_kueue
-                .copied()
-                .unwrap_or(self.published.quota_use_percent);
             row(
                 &format!("{name}: quota in use, %"),
                 format!("{percent:.1}"),
-                format!("{of_kueue:.1}"),
+                of_kueue.map(|percent| format!("{percent:.1}")),
+                format!("{:.1}", self.published.quota_use_percent),
             );
         }
+        row(
+            "writes of the controller for an admission",
+            format!("{:.1}", self.writes_per_admission),
+            kueue.map(|kueue| format!("{:.1}", kueue.writes_per_admission)),
+            String::new(),
+        );
         let seconds = |costs: &BTreeMap<String, f64>, program: &str| {
             let seconds = costs.get(program);
-            seconds.map_or_else(String::new, |seconds| format!("{seconds:.1}"))
+            seconds.map(|seconds| format!("{seconds:.1}"))
         };
         let none = BTreeMap::new();
         let of_kueue = kueue.map_or(&none, |kueue| &kueue.processor_seconds);
-        let programs: BTreeSet<&String> = self
+        let mut programs: BTreeSet<&String> = self
             .processor_seconds
             .keys()
             .chain(of_kueue.keys())
             .collect();
+        // That one stands beside what was published of it.
+        programs.retain(|program| *program != kueue::PROGRAM);
         for program in programs {
             row(
                 &format!("{program}: on the processor, s"),
-                seconds(&self.processor_seconds, program),
+                seconds(&self.processor_seconds, program).unwrap_or_default(),
                 seconds(of_kueue, program),
-            );
-        }
-        if kueue.is_none() {
-            row(
-                "Kueue's process: on the processor, s",
                 String::new(),
-                format!("{:.0}", self.published.processor_seconds),
             );
         }
+        row(
+            "Kueue's process: on the processor, s",
+            String::new(),
+            seconds(of_kueue, kueue::PROGRAM),
+            format!("{:.0}", self.published.processor_seconds),
+        );
         let memory = self.memory_mebibytes.get(CONTROLLER).copied();
         let of_kueue = kueue.and_then(|kueue| kueue.memory_mebibytes.get(kueue::PROGRAM).copied());
         row(
             "memory, MiB",
             format!("{:.0}", memory.unwrap_or_default()),
-            format!(
-                "{:.0}",
-                of_kueue.unwrap_or(self.published.peak_memory_mebibytes)
-            ),
+            of_kueue.map(|mebibytes| format!("{mebibytes:.0}")),
+            format!("{:.0}", self.published.peak_memory_mebibytes),
+        );
+        println!(
+            "published: of Kueue's own run, all {} gangs, without pods and with {} writes a second at most",
+            self.published.gangs, self.published.client_writes_per_second
         );
         println!(
             "no schedule is shorter than {} ms; the last Job was created after {} ms (the scenario says {} ms)",

@@ -39,6 +39,9 @@ pub(super) struct Node {
     /// Number of the next instance.
     pub(super) next_instance: u32,
     pub(super) gathered: Vec<Record>,
+    /// These instances are told what they gathered only by [`Node::release_gathers`].
+    pub(super) slow: BTreeSet<usize>,
+    held_gathers: Vec<(usize, Input)>,
     /// How many writes succeed until one fails.
     pub(super) disk_fails_after: Option<usize>,
     pub(super) answers: BTreeMap<u64, Answer>,
@@ -99,6 +102,8 @@ impl Node {
             removing_fails: None,
             next_instance: 1,
             gathered: Vec::new(),
+            slow: BTreeSet::new(),
+            held_gathers: Vec::new(),
             disk_fails_after: None,
             answers: BTreeMap::new(),
             held: BTreeSet::new(),
@@ -133,6 +138,7 @@ impl Node {
         self.blocked.clear();
         self.held_changes.clear();
         self.held_looks.clear();
+        self.held_gathers.clear();
         self.lock = None;
         self.machines.clear();
         self.start(config, seen);
@@ -211,6 +217,22 @@ impl Node {
     pub(super) fn release_looks(&mut self) {
         self.hanging = None;
         self.queue.append(&mut self.held_looks);
+        self.settle();
+    }
+
+    /// Nobody is slow any more: in the order in which they gathered they are told what they found then.
+    pub(super) fn release_gathers(&mut self) {
+        self.slow.clear();
+        for (instance, told) in std::mem::take(&mut self.held_gathers) {
+            self.begin(instance, told);
+            self.settle();
+        }
+    }
+
+    /// The watch of an instance shows the object once more, and it does all that comes of it.
+    pub(super) fn look_again(&mut self, instance: usize) {
+        let seen = self.api.clone().map(Arc::new);
+        self.begin(instance, Input::Observed(seen));
         self.settle();
     }
 
@@ -358,8 +380,12 @@ impl Node {
             }
             Effect::Gather => {
                 self.log.push("gather".to_owned());
-                let found = self.gathered.clone();
-                self.begin(instance, Input::Gathered(Ok(found)));
+                let told = Input::Gathered(Ok(self.gathered.clone()));
+                if self.slow.contains(&instance) {
+                    self.held_gathers.push((instance, told));
+                } else {
+                    self.begin(instance, told);
+                }
             }
             Effect::WriteStatus {
                 uid,
@@ -530,6 +556,12 @@ impl Node {
                 }
                 self.disk.boot_id = Some(boot_id);
                 self.disk.acknowledged = acknowledged;
+                self.disk.rebuild = None;
+            }
+            Write::BeginRebuild { boot_id, rebuild } => {
+                self.disk.boot_id = Some(boot_id);
+                self.disk.acknowledged = None;
+                self.disk.rebuild = Some(rebuild);
             }
         }
         Ok(())

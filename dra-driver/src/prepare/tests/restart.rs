@@ -47,6 +47,80 @@ fn a_mark_left_after_a_loss_hides_nothing_of_what_was_prepared_before() {
     }
 }
 
+/// Two instances, as during an update, of which the second gathers for a loss and is told of it when the first has rebuilt, has prepared claim `a`,
+/// and the checkpoint is lost once more.
+#[test]
+fn s1_what_was_gathered_before_the_checkpoint_was_lost_again_frees_no_device() {
+    for is_rebuilt_anew in [false, true] {
+        let case = format!("the first has begun to rebuild: {is_rebuilt_anew}");
+        let permits = vec![permit("a", 1_000), permit("b", 1_000)];
+        let mut node = Node::new(Some(node_devices("u", 3, permits)));
+        let second = node.start_another("two");
+        node.disk = Disk::default();
+        node.slow.insert(second);
+        node.look_again(second);
+        assert_eq!(node.disk.acknowledged, None, "{case}");
+        node.look_again(0);
+        assert!(node.disk.acknowledged.is_some(), "{case}");
+        let call = node.prepare(claim("a", &["gpu-0"]));
+        assert_eq!(node.prepared(call).len(), 1, "{case}");
+
+        let lost = std::mem::take(&mut node.disk);
+        node.gathered = lost.records.into_values().collect();
+        if is_rebuilt_anew {
+            node.slow.insert(0);
+            node.look_again(0);
+            assert_eq!(node.disk.acknowledged, None, "{case}");
+        }
+        node.release_gathers();
+        assert!(node.disk.acknowledged.is_some(), "{case}");
+        assert_eq!(node.state("a"), Some(RecordState::Prepared), "{case}");
+        let other = node.prepare(claim("b", &["gpu-0"]));
+        node.pass(36 * SECOND);
+        assert!(node.refused(other).is_overlap, "{case}");
+    }
+}
+
+#[test]
+fn of_two_instances_that_rebuild_at_once_neither_undoes_what_the_other_began() {
+    let mut node = Node::new(Some(node_devices("u", 3, vec![permit("a", 1_000)])));
+    let second = node.start_another("two");
+    node.prepare(claim("a", &["gpu-0"]));
+    let lost = std::mem::take(&mut node.disk);
+    node.gathered = lost.records.into_values().collect();
+    node.slow.extend([0, second]);
+    node.log.clear();
+    for instance in [0, second, 0, second] {
+        node.look_again(instance);
+    }
+    node.release_gathers();
+    assert_eq!(node.state("a"), Some(RecordState::Prepared));
+    assert!(node.disk.acknowledged.is_some());
+    let gathers = node.log.iter().filter(|done| *done == "gather");
+    assert_eq!(gathers.count(), 2, "each once");
+}
+
+/// Its writer may be gone: whoever comes next gathers under the same name.
+#[test]
+fn a_rebuild_that_was_begun_by_an_instance_that_died_is_gone_on_with() {
+    let mut node = Node::new(Some(node_devices("u", 3, vec![permit("a", 1_000)])));
+    node.prepare(claim("a", &["gpu-0"]));
+    let lost = std::mem::take(&mut node.disk);
+    node.gathered = lost.records.into_values().collect();
+    node.slow.insert(0);
+    node.look_again(0);
+    let begun = node.disk.rebuild.clone();
+    assert!(begun.is_some());
+    node.api_answers = false;
+    node.slow.clear();
+    node.restart("two");
+    assert_eq!(node.disk.rebuild, begun);
+    node.api_answers = true;
+    node.pass(3 * SECOND);
+    assert_eq!(node.state("a"), Some(RecordState::Prepared));
+    assert_eq!(node.disk.rebuild, None, "it is done");
+}
+
 #[test]
 fn a_reboot_voids_what_was_prepared_and_keeps_what_was_promised() {
     let mut node = Node::new(Some(node_devices("u", 3, vec![permit("a", 1_000)])));

@@ -133,30 +133,34 @@ fn s9_by_silence_nobody_is_evicted_while_that_is_held_back_and_by_proof_everybod
     }
 }
 
-/// Two of twenty are no outage: that takes three.
+/// Four gangs fill two nodes of twenty, of which one may be evacuated. Two of twenty that are silent are no outage: that takes three.
+fn one_may_be_evacuated(gangs: &[&str; 4]) -> Bench {
+    let breaker = BreakerLimits {
+        share_percent: 5,
+        least_nodes: 1,
+    };
+    let few = Config {
+        recovery: Recovery {
+            breaker,
+            ..config().recovery
+        },
+        ..config()
+    };
+    let mut bench = running_with(few, gangs, 2);
+    for node in 2..20 {
+        for object in node_with_gpus(&format!("n{node}"), 2) {
+            bench.server.put(object);
+        }
+    }
+    bench.run();
+    bench
+}
+
 #[test]
 fn s9_more_silent_nodes_than_may_be_evacuated_open_the_breaker_and_end_nothing_whoever_leads() {
     let gangs = ["a", "b", "c", "d"];
     for (silent, is_too_much) in [(1, false), (2, true)] {
-        let breaker_limits = BreakerLimits {
-            share_percent: 5,
-            least_nodes: 1,
-        };
-        let few = Config {
-            recovery: Recovery {
-                breaker: breaker_limits,
-                ..config().recovery
-            },
-            ..config()
-        };
-        // They fill both nodes.
-        let mut bench = running_with(few, &gangs, 2);
-        for node in 2..20 {
-            for object in node_with_gpus(&format!("n{node}"), 2) {
-                bench.server.put(object);
-            }
-        }
-        bench.run();
+        let mut bench = one_may_be_evacuated(&gangs);
         let silent: Vec<String> = (0..silent).map(|node| format!("n{node}")).collect();
         for node in &silent {
             die(&mut bench, node);
@@ -186,6 +190,77 @@ fn s9_more_silent_nodes_than_may_be_evacuated_open_the_breaker_and_end_nothing_w
         pass(&mut bench, 400);
         assert!(!bench.written.iter().any(evicts), "no time closes it");
         assert!(bench.machine.breaker().is_open);
+    }
+}
+
+fn reads_node(write: &ApiRequest) -> bool {
+    matches!(write, ApiRequest::ReadObject { key } if key.kind == Kind::Node)
+}
+
+/// Node `n1` is silent until what runs there is to be evicted for that, and so is `n0`, or it has a fault. The store has answered for `n0`, and the
+/// read of `n1`, which is returned, is under way.
+fn awaiting_the_second(by_fault: bool) -> (Bench, Effect) {
+    let gangs = ["a", "b", "c", "d"];
+    let mut bench = one_may_be_evacuated(&gangs);
+    die(&mut bench, "n1");
+    if !by_fault {
+        die(&mut bench, "n0");
+    }
+    pass(&mut bench, 239);
+    bench.written.clear();
+    bench.seconds += 1;
+    if by_fault {
+        let mut pods = gangs.iter().map(|gang| format!("{gang}-0"));
+        let sick = pods.find(|pod| device_of(&bench, pod).0 == "n0");
+        taint(&mut bench, &sick.unwrap(), RESET);
+    }
+    let mut asked = owed(&mut bench, reads_node);
+    assert_eq!(asked.len(), if by_fault { 1 } else { 2 });
+    let is_second = |effect: &Effect| matches!(&*effect.write, ApiRequest::ReadObject { key } if key.name == "n1");
+    let second = asked.iter().position(is_second).unwrap();
+    let second = asked.swap_remove(second);
+    for read in &asked {
+        bench.perform(read);
+    }
+    assert!(
+        owed(&mut bench, reads_node).is_empty(),
+        "each is asked once"
+    );
+    assert!(!bench.written.iter().any(evicts), "an answer is awaited");
+    assert!(!bench.machine.breaker().is_open);
+    (bench, second)
+}
+
+#[test]
+fn s9_while_the_store_is_asked_about_one_silent_node_too_many_nobody_is_evicted_for_the_others() {
+    for by_fault in [false, true] {
+        let case = format!("by a fault: {by_fault}");
+        // That it is silent as well is one too many.
+        let (mut bench, second) = awaiting_the_second(by_fault);
+        bench.perform(&second);
+        bench.run_at_once();
+        assert!(bench.machine.breaker().is_open, "{case}");
+        assert!(!bench.written.iter().any(evicts), "{case}");
+        assert!(evacuated(&bench).is_empty(), "{case}");
+        // The store says something else of it: as many as may be are evacuated.
+        let (mut bench, second) = awaiting_the_second(by_fault);
+        bench.machine.settle(second.id, Outcome::NotFound);
+        bench.run_at_once();
+        assert!(!bench.machine.breaker().is_open, "{case}");
+        assert_eq!(evacuated(&bench), ["n0"], "{case}");
+    }
+}
+
+#[test]
+fn whoever_is_silent_for_certain_waits_once_for_an_answer_about_another_that_never_comes() {
+    for by_fault in [false, true] {
+        let (mut bench, second) = awaiting_the_second(by_fault);
+        // It is asked again at once, and not answered either.
+        bench.seconds += 2;
+        bench.machine.settle(second.id, Outcome::Unknown);
+        assert_eq!(owed(&mut bench, reads_node).len(), 1);
+        assert_eq!(evacuated(&bench), ["n0"], "by a fault: {by_fault}");
+        assert!(!bench.machine.breaker().is_open);
     }
 }
 
