@@ -38,7 +38,7 @@ fn standing(bench: &Bench, node: &str) -> usize {
 fn status_of(bench: &Bench, label: &str) -> GangStatus {
     let gangs = bench.server.list(Kind::Gang).into_iter();
     let mut statuses = gangs.filter_map(|gang| match gang {
-        Object::Gang(gang) if gang.metadata.name.as_deref()?.contains(label) => gang.status.clone(),
+        Object::Gang(gang) if gang.spec.group.as_deref() == Some(label) => gang.status.clone(),
         _ => None,
     });
     statuses.next().unwrap()
@@ -77,7 +77,12 @@ fn starts_once_it_is_released(bench: &mut Bench) {
 fn admitted_before_it_is_listed() -> Bench {
     let mut bench = Bench::new();
     cordon(&mut bench, "n1");
-    bench.gang("train", 1);
+    listed_once_planned(bench, 1)
+}
+
+/// A gang of so many pods that is admitted, the first of them on `n0`, whose driver lists its claim only then.
+fn listed_once_planned(mut bench: Bench, size: usize) -> Bench {
+    bench.gang("train", size);
     let is_permit = |write: &ApiRequest| {
         matches!(
             write,
@@ -161,6 +166,22 @@ fn a_gang_whose_start_was_taken_back_keeps_no_quota_from_others() {
     assert_eq!((status.phase, status.attempt), (GangPhase::Pending, 2));
     assert!(!is_gated(&bench, "other-0"), "on the other GPU of n0");
     assert_eq!(standing_of(&bench, "n0", "other-0"), 1);
+}
+
+#[test]
+fn what_a_start_that_is_taken_back_held_on_other_nodes_is_given_back() {
+    let mut bench = listed_once_planned(Bench::new(), 4);
+    assert!(bench.has_permits("n1"));
+    bench.gang("other", 2);
+    bench.run();
+    assert!(
+        is_gated(&bench, "other-0"),
+        "there is neither room nor quota"
+    );
+    time_out(&mut bench);
+    let status = status_of(&bench, "train");
+    assert_eq!((status.phase, status.attempt), (GangPhase::Pending, 2));
+    assert!(!is_gated(&bench, "other-0") && !is_gated(&bench, "other-1"));
 }
 
 #[test]
