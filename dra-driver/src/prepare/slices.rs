@@ -289,6 +289,9 @@ impl Machine {
         let record = disk.records.get(&removal.claim.uid);
         let record = record.filter(|record| record.state == RecordState::Unpreparing);
         let is_same = record.is_some_and(|record| record.call == removal.call);
+        // The disk may have refused to let the file go when the record was marked. It goes before the record does: what is found without a record after
+        // a loss is taken for prepared (rule 5).
+        let file_first = |write| vec![Write::RemoveCdi(removal.claim.uid.clone()), write];
         match removal.then {
             Then::Gone(call) => {
                 let write = record.map(|record| {
@@ -299,7 +302,8 @@ impl Machine {
                     }
                 });
                 let answer = call.map(|call| (call, Answer::Unprepared));
-                (write.into_iter().collect(), After::Changed(answer))
+                let writes = write.map_or_else(Vec::new, file_first);
+                (writes, After::Changed(answer))
             }
             Then::Earlier(call) => {
                 // An Unprepare may have voided the call: then nobody wants the mark.
@@ -311,7 +315,8 @@ impl Machine {
                         Write::RemoveRecord(removal.claim.uid.clone())
                     }
                 });
-                (write.into_iter().collect(), After::Resumed(call))
+                let writes = write.map_or_else(Vec::new, file_first);
+                (writes, After::Resumed(call))
             }
             Then::Undo(..) => (Vec::new(), After::Done),
         }
