@@ -210,6 +210,20 @@ impl Scenario {
 }
 
 impl TeamShape {
+    /// A Team with one namespace of its name, that is guaranteed so many GPUs of one kind, and may borrow whatever others do not use. It says nothing else.
+    pub fn with_quota(name: &str, product: Product, nominal_gpus: usize) -> Self {
+        Self {
+            name: name.to_owned(),
+            namespaces: vec![name.to_owned()],
+            fairness: None,
+            quotas: vec![QuotaShape {
+                product,
+                nominal_gpus,
+                borrowing_gpus: None,
+            }],
+        }
+    }
+
     /// Whether so many of its gangs are evicted where it uses more than it may that the others are within its limits. Some Teams say so, by
     /// what they are guaranteed.
     pub fn evicts(&self) -> bool {

@@ -14,8 +14,8 @@ use muster_sim::{
     random::Random,
     run::come_to_rest,
     scenario::{
-        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario,
-        TeamShape, WHOLE_INTENT_BYTES,
+        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, Scenario, TeamShape,
+        WHOLE_INTENT_BYTES,
     },
     world::{Steps, World},
 };
@@ -44,16 +44,11 @@ fn scenario() -> Scenario {
     let gang = GangShape::plain(GANG, TEAM, OwnerKind::Job(job), PODS);
     Scenario {
         nodes: nodes.into(),
-        teams: vec![TeamShape {
-            name: TEAM.to_owned(),
-            namespaces: vec![TEAM.to_owned()],
-            fairness: None,
-            quotas: vec![QuotaShape {
-                product: Product::H100,
-                nominal_gpus: NODES.len() * GPUS_PER_NODE,
-                borrowing_gpus: None,
-            }],
-        }],
+        teams: vec![TeamShape::with_quota(
+            TEAM,
+            Product::H100,
+            NODES.len() * GPUS_PER_NODE,
+        )],
         gangs: vec![gang],
         hardships: Hardships::named("BrokenDevices").unwrap_or_default(),
         keep_ended_seconds: 3_600,

@@ -12,9 +12,7 @@ use crate::{
     api_server::{ApiServer, Precondition, Stored, key},
     fixtures,
     gpu_node::GpuNode,
-    scenario::{
-        Hardships, NodeShape, Product, QuotaShape, Scenario, TeamShape, WHOLE_INTENT_BYTES,
-    },
+    scenario::{Hardships, NodeShape, Product, Scenario, TeamShape, WHOLE_INTENT_BYTES},
 };
 
 const NODE: &str = "node-0";
@@ -39,16 +37,7 @@ impl Setup {
         };
         let scenario = Scenario {
             nodes: vec![shape.clone()],
-            teams: vec![TeamShape {
-                name: TEAM.to_owned(),
-                namespaces: vec![TEAM.to_owned()],
-                fairness: None,
-                quotas: vec![QuotaShape {
-                    product: Product::H100,
-                    nominal_gpus: GPUS,
-                    borrowing_gpus: None,
-                }],
-            }],
+            teams: vec![TeamShape::with_quota(TEAM, Product::H100, GPUS)],
             gangs: Vec::new(),
             hardships: Hardships::default(),
             keep_ended_seconds: 3_600,

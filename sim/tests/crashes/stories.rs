@@ -11,8 +11,8 @@ use muster_sim::{
     fixtures,
     invariants::Violation,
     scenario::{
-        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, QuotaShape, Scenario,
-        TeamShape, WHOLE_INTENT_BYTES,
+        GangShape, Hardships, JobShape, NodeShape, OwnerKind, Product, Scenario, TeamShape,
+        WHOLE_INTENT_BYTES,
     },
     world::World,
 };
@@ -78,16 +78,11 @@ fn cluster(nodes: usize, gpus: usize, gangs: &[(&str, usize, usize)], hardships:
         ..GangShape::plain(name, TEAM, OwnerKind::Job(JobShape::PATIENT), *pods)
     });
     Scenario {
-        teams: vec![TeamShape {
-            name: TEAM.to_owned(),
-            namespaces: vec![TEAM.to_owned()],
-            fairness: None,
-            quotas: vec![QuotaShape {
-                product: Product::H100,
-                nominal_gpus: nodes.len() * gpus,
-                borrowing_gpus: None,
-            }],
-        }],
+        teams: vec![TeamShape::with_quota(
+            TEAM,
+            Product::H100,
+            nodes.len() * gpus,
+        )],
         nodes,
         gangs: gangs.collect(),
         hardships: Hardships::named(hardships).unwrap_or_default(),

@@ -15,7 +15,7 @@ use muster_sim::{
     gpu_node::GpuNode,
     invariants::Violation,
     scenario::{
-        GangShape, Hardships, NodeShape, OwnerKind, Product, QuotaShape, Scenario, TeamShape,
+        GangShape, Hardships, NodeShape, OwnerKind, Product, Scenario, TeamShape,
         WHOLE_INTENT_BYTES,
     },
     script::Script,
@@ -41,16 +41,7 @@ fn script(gangs: &[Shape], play: fn(&mut World) -> Result<(), Violation>) -> Scr
             product: Product::H100,
             gpus: GPUS,
         }],
-        teams: vec![TeamShape {
-            name: TEAM.to_owned(),
-            namespaces: vec![TEAM.to_owned()],
-            fairness: None,
-            quotas: vec![QuotaShape {
-                product: Product::H100,
-                nominal_gpus: GPUS,
-                borrowing_gpus: None,
-            }],
-        }],
+        teams: vec![TeamShape::with_quota(TEAM, Product::H100, GPUS)],
         gangs: gangs.collect(),
         hardships: Hardships::default(),
         keep_ended_seconds: 3_600,
