@@ -434,7 +434,11 @@ impl State {
                 return;
             }
             // Nothing that others give way for: what is kept for it is kept on, and its time goes on.
-            if asks_for_the_same(&known.gang, &gang) {
+            if asks_for_the_same(&known.gang, &gang)
+                && !self
+                    .reservations
+                    .is_on_any(&gang.uid, &gang.topology.closed)
+            {
                 kept = self.give_up_reservation(id);
             }
         }

@@ -99,6 +99,11 @@ impl Cluster {
         }
     }
 
+    /// A node that is held back is good for something else by now to whom it is held back for, whatever is free there.
+    pub(crate) fn note_other_worth(&mut self, node: &NodeName) {
+        self.held_back.note_node(node);
+    }
+
     /// What is free on a node that is held back.
     pub(crate) fn free_on_held_back(&self, node: &NodeName) -> Option<&Occupancy> {
         self.held_back.free.get(node)

@@ -11,8 +11,8 @@
 //! ([`super::settle`]), be it in the middle of a call, if what it finds comes free by a turn in that; should what it needs be held by victims of others
 //! still, it goes on waiting for them. Gangs that end by themselves are waited for like victims, and told nothing.
 //!
-//! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when limits changed so that it
-//! has no room afterwards either, or [`MOST_SECONDS_AFTER_NOTICE`] after the longest notice of its victims has ended: then the gang waits as
+//! A reservation is over when its gang is admitted (by whomever), gone, another one or stopped, when a node where it would have its place is closed to it
+//! ([`crate::TopologyRequest::closed`]), when limits changed so that it has no room afterwards either, or [`MOST_SECONDS_AFTER_NOTICE`] after the longest notice of its victims has ended: then the gang waits as
 //! before, and may preempt others. A victim that did not go in that time is *overdue*, and counted on no more before it is told that it is not ending any more, was
 //! admitted anew, or its pods have released theirs: what is kept then, if it recovers, is given up at once. Should an admission not be committed, what was kept for it is kept again.
 
@@ -262,6 +262,12 @@ impl Reservations {
     /// What is kept for a gang.
     pub(super) fn of(&self, gang: &GangUid) -> Option<&Reservation> {
         self.by_gang.get(gang)
+    }
+
+    /// Whether a gang for which something is kept would have its place on any of these nodes.
+    pub(super) fn is_on_any(&self, gang: &GangUid, nodes: &BTreeSet<NodeName>) -> bool {
+        let kept = self.by_gang.get(gang);
+        kept.is_some_and(|kept| !kept.nodes.is_disjoint(nodes))
     }
 
     /// Those that were not judged as of a moment, each with whether its victims are all released.

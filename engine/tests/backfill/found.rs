@@ -144,6 +144,22 @@ fn a_place_that_is_none_any_more_is_kept_no_longer() {
     }
 }
 
+/// Nothing else need change on the node for that.
+#[test]
+fn a_place_is_kept_no_longer_once_a_node_of_it_is_closed_to_its_gang() {
+    for (closed, leaf) in [("n00", "n1"), ("n01", "n1"), ("n10", "n0"), ("n11", "n0")] {
+        let mut state = on_the_first_leaf();
+        let mut head = requiring("leaf", gang("head", "large", 2, 4));
+        head.topology.closed = [closed.into()].into();
+        submit(&mut state, [head]);
+        decide_at(&mut state, LONG + 100);
+        assert_eq!(leaf_of_place(&state).as_deref(), Some(leaf), "{closed}");
+        let place = kept(&state).expect("kept");
+        assert_eq!(place.since, Timestamp(LONG), "{closed}");
+        assert_eq!(place.idle_gpu_seconds, 4_000 * 100, "{closed}");
+    }
+}
+
 /// Updates of a node come all the time.
 #[test]
 fn a_node_that_is_told_anew_costs_no_search() {

@@ -1361,6 +1361,28 @@ fn whoever_decides_next_keeps_what_was_freed_for_a_gang() {
     }
 }
 
+/// Its place is none any more: they would end in vain.
+#[test]
+fn nobody_gives_way_any_longer_for_a_place_with_a_node_that_is_closed_meanwhile() {
+    for (closed, is_kept) in [("n0", false), ("n1", false), ("n7", true)] {
+        let (mut world, _) = mine_has_both_nodes_back(0);
+        let mut mine = gang("mine", "a", 2, 4);
+        mine.topology.closed = [closed.into()].into();
+        world.submit([mine]);
+        let kept = world.state.kept_for(&"mine".into());
+        assert_eq!(kept.is_some(), is_kept, "{closed}");
+        let decisions = world.decide();
+        let mut spared = vec![GangUid::from("b0"), GangUid::from("b1")];
+        spared.retain(|_| !is_kept);
+        assert_eq!(decisions.spared, spared, "{closed}");
+        assert_eq!(
+            (admitted(&decisions), told(&decisions.preemptions)),
+            (vec![], vec![]),
+            "{closed}"
+        );
+    }
+}
+
 #[test]
 fn what_is_kept_for_a_gang_stays_where_nothing_changes_that_others_give_way_for() {
     let mut avoiding = gang("mine", "a", 2, 4);

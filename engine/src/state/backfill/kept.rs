@@ -397,7 +397,8 @@ impl State {
         }
     }
 
-    /// A gang was told anew for which a place is kept: it stays so.
+    /// A gang was told anew for which a place is kept: it stays so, unless a node of it is closed to the gang by now. Then another one is looked
+    /// for when its time is taken in ([`State::settle_backfill`]).
     pub(in crate::state) fn keep_still(&mut self, id: GangId) {
         let Some(waiting) = self.waiting.get(id) else {
             return;
@@ -415,6 +416,11 @@ impl State {
             kept.rank = rank;
             // Others may go before it now.
             self.cluster.note_let_in(&kept.told.nodes);
+        }
+        // A node that was closed to it meanwhile is none that it gets, though nothing else changed there.
+        let closed = &waiting.gang.topology.closed;
+        for node in kept.told.nodes.intersection(closed) {
+            self.cluster.note_other_worth(node);
         }
     }
 
