@@ -433,7 +433,8 @@ impl State {
             if known.gang == gang {
                 return;
             }
-            // Nothing that others give way for: what is kept for it is kept on, and its time goes on.
+            // Nothing that others give way for: what is kept for it is kept on, and its time goes on; unless that is on a node that it does not
+            // get any more, where they would end in vain.
             if asks_for_the_same(&known.gang, &gang)
                 && !self
                     .reservations
