@@ -378,7 +378,8 @@ fn beside_a_generation_the_name_of_a_rebuild_says_nothing_and_goes_with_the_next
 
 /// It rebuilt as well, prepared, and lost a record: what was gathered under that name before knows nothing of it.
 #[test]
-fn s1_the_name_of_a_rebuild_that_a_driver_from_before_names_kept_over_another_loss_counts_no_more() {
+fn s1_the_name_of_a_rebuild_that_a_driver_from_before_names_kept_over_another_loss_counts_no_more()
+{
     let f = fixture();
     f.apply(&begun());
     let text = fs::read_to_string(node_file(&f)).unwrap();
