@@ -54,6 +54,9 @@ use crate::{
 const SCHEMA: u32 = 3;
 /// What is written where nothing needs a later one: whole GPUs are recorded as they always were.
 const FIRST_SCHEMA: u32 = 1;
+/// What a file says in which the name of a rebuild counts. Every version reads it, and none from before there were names writes it: such a driver
+/// keeps a name, and says nothing of what was prepared and lost since it was written.
+const REBUILD_SCHEMA: u32 = 0;
 /// Version of records with slices. Before it nobody knew that a slice has to be removed.
 const SLICE_SCHEMA: u32 = 2;
 /// Version of the marks of GPUs that a command runs on. Before it nobody knew that such a GPU is not to be given to anybody.
@@ -92,7 +95,7 @@ struct Versioned<T> {
 struct Node {
     boot_id: Option<String>,
     acknowledged: Option<Acknowledged>,
-    /// Says nothing beside a generation: a driver that does not know it keeps it.
+    /// Counts only in a file of [`REBUILD_SCHEMA`], and says nothing beside a generation: a driver that does not know it keeps it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     rebuild: Option<String>,
 }
@@ -113,7 +116,8 @@ struct MadeSlices {
 
 /// What there is where a file should be.
 enum Content<T> {
-    Good(T, Map<String, Value>),
+    /// With what is unknown in it, and its schema.
+    Good(T, Map<String, Value>, u32),
     Absent,
     Broken(String),
 }
@@ -233,7 +237,7 @@ impl Store {
     /// Reads one record, without the lock: files are written whole. What cannot be read is set aside by the next turn.
     pub fn record(&self, uid: &str) -> Result<Option<Record>, DiskFailure> {
         match read::<Record>(&self.record_file(uid))? {
-            Content::Good(record, _) if record.claim.uid == uid => Ok(Some(record)),
+            Content::Good(record, ..) if record.claim.uid == uid => Ok(Some(record)),
             Content::Good(..) | Content::Absent | Content::Broken(_) => Ok(None),
         }
     }
@@ -342,20 +346,19 @@ impl Store {
     /// Reads everything.
     pub fn load(&self, _lock: &Guard) -> Result<Disk, DiskFailure> {
         let node = self.load_node()?;
-        let rebuild = node.rebuild.filter(|_| node.acknowledged.is_none());
         let mut disk = Disk {
             boot_id: node.boot_id,
             acknowledged: node.acknowledged,
-            rebuild,
+            rebuild: node.rebuild,
             records: BTreeMap::new(),
         };
         for uid in self.record_uids()? {
             let path = self.record_file(&uid);
             match read::<Record>(&path)? {
-                Content::Good(record, _) if record.claim.uid == uid => {
+                Content::Good(record, ..) if record.claim.uid == uid => {
                     disk.records.insert(uid, record);
                 }
-                Content::Good(record, _) => {
+                Content::Good(record, ..) => {
                     let cause = format!("it is about claim UID {}", record.claim.uid);
                     self.set_aside(&mut disk, &path, &cause)?;
                 }
@@ -423,7 +426,7 @@ impl Store {
                     acknowledged: None,
                     rebuild: Some(rebuild.clone()),
                 };
-                put(&self.directory.join("node.json"), &node, FIRST_SCHEMA)
+                put(&self.directory.join("node.json"), &node, REBUILD_SCHEMA)
             }
         }
     }
@@ -500,7 +503,11 @@ impl Store {
     fn load_node(&self) -> Result<Node, DiskFailure> {
         let path = self.directory.join("node.json");
         match read::<Node>(&path)? {
-            Content::Good(node, _) => Ok(node),
+            Content::Good(mut node, _, schema) => {
+                let counts = schema == REBUILD_SCHEMA && node.acknowledged.is_none();
+                node.rebuild = node.rebuild.filter(|_| counts);
+                Ok(node)
+            }
             Content::Absent => Ok(Node::default()),
             Content::Broken(cause) => {
                 self.quarantine(&path, &cause)?;
@@ -640,7 +647,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Content<T>, DiskFailure> {
         )));
     }
     match serde_json::from_value::<Versioned<T>>(value) {
-        Ok(file) => Ok(Content::Good(file.content, file.unknown)),
+        Ok(file) => Ok(Content::Good(file.content, file.unknown, file.schema)),
         Err(error) => Ok(Content::Broken(error.to_string())),
     }
 }
@@ -659,7 +666,7 @@ fn put<T: Serialize + DeserializeOwned + Clone>(
 ) -> Result<(), DiskFailure> {
     let invalid = |error: serde_json::Error| failure(path, &io::Error::other(error));
     let (unknown, inside) = match read::<T>(path)? {
-        Content::Good(known, unknown) => {
+        Content::Good(known, unknown, _) => {
             let old = fs::read(path).map_err(|error| failure(path, &error))?;
             let old: Value = serde_json::from_slice(&old).map_err(invalid)?;
             let known = serde_json::to_value(&known).map_err(invalid)?;
@@ -707,7 +714,7 @@ pub(crate) fn load_beside<T: DeserializeOwned>(
 ) -> Result<Option<T>, DiskFailure> {
     let path = store.directory.join(name);
     match read::<T>(&path)? {
-        Content::Good(content, _) => Ok(Some(content)),
+        Content::Good(content, ..) => Ok(Some(content)),
         Content::Absent => Ok(None),
         Content::Broken(cause) => {
             store.quarantine(&path, &cause)?;

@@ -10,7 +10,8 @@
 //!
 //! Two instances that find the same loss gather under the same name. Neither undoes what the other has begun, and whoever is first ends it for both.
 //! If the name is written and its writer dies, whoever comes next gathers under it. A driver from before there were names writes none, and keeps a
-//! name as it keeps all that it does not know; beside a generation it counts for nothing.
+//! name as it keeps all that it does not know: also while it rebuilds, prepares, and loses more. So a name counts for nothing beside a generation,
+//! and for nothing once such a driver has written the file, which the file's schema tells (`store`).
 
 use std::collections::BTreeSet;
 

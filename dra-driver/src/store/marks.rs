@@ -207,7 +207,7 @@ impl Store {
         };
         // It may have gone since it was listed.
         match read::<Mark>(&self.mark_file(uuid))? {
-            Content::Good(mark, _) => Ok(Some((mark, guard))),
+            Content::Good(mark, ..) => Ok(Some((mark, guard))),
             Content::Absent => Ok(None),
             Content::Broken(cause) => {
                 self.quarantine(&self.mark_file(uuid), &cause)?;
@@ -222,7 +222,7 @@ impl Store {
         let lock = self.lock();
         let _lock = lock.map_err(|error| DiskFailure::new(error.to_string()))?;
         match read::<Mark>(&self.mark_file(uuid))? {
-            Content::Good(there, _) if there == *mark => self.remove_mark(uuid),
+            Content::Good(there, ..) if there == *mark => self.remove_mark(uuid),
             Content::Good(..) | Content::Absent | Content::Broken(_) => Ok(()),
         }
     }

@@ -376,6 +376,29 @@ fn beside_a_generation_the_name_of_a_rebuild_says_nothing_and_goes_with_the_next
     crate::golden::compare("checkpoint-node.json", &text);
 }
 
+/// It rebuilt as well, prepared, and lost a record: what was gathered under that name before knows nothing of it.
+#[test]
+fn s1_the_name_of_a_rebuild_that_a_driver_from_before_names_kept_over_another_loss_counts_no_more()
+{
+    let f = fixture();
+    f.apply(&begun());
+    let text = fs::read_to_string(node_file(&f)).unwrap();
+    let mut file: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(file["acknowledged"], Value::Null);
+    assert!(later_schema(&file).is_none(), "it can read that: {text}");
+    // Whatever it writes has this schema.
+    file["schema"] = Value::from(FIRST_SCHEMA);
+    fs::write(node_file(&f), serde_json::to_vec(&file).unwrap()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(f.load().unwrap().rebuild, None);
+    }
+    f.apply(&Write::BeginRebuild {
+        boot_id: "boot".to_owned(),
+        rebuild: "one/9".to_owned(),
+    });
+    assert_eq!(f.load().unwrap().rebuild.as_deref(), Some("one/9"));
+}
+
 #[test]
 fn a_broken_node_file_costs_the_generation() {
     let f = fixture();

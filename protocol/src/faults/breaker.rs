@@ -238,8 +238,8 @@ pub(crate) fn judge(
 }
 
 /// Whether the store is being asked about so many more nodes that it would be too many, if it confirmed them all: about faults, and about nodes whose
-/// silence has lasted until what runs there is evicted for it. A read is under way for as long as a call may take, and is waited for once, so this
-/// does not last.
+/// silence has lasted until what runs there is evicted for it, some of which may have to be marked as lost first. A read is under way for as long as a
+/// call may take, once its turn has come, and is waited for once, and so is a mark, for as long as that usually takes: so this does not last.
 pub(crate) fn awaits_answers(context: PollContext<'_>, wanted: &BTreeSet<String>) -> bool {
     if wanted.is_empty() {
         return false;

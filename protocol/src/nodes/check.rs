@@ -106,6 +106,12 @@ impl NodeChecks {
         questions.map(|question| (&question.node, question.before_at))
     }
 
+    /// The nodes of which the store has said something, and when the read of each began.
+    pub(crate) fn answered(&self) -> impl Iterator<Item = (&String, u64)> {
+        let found = self.found.iter();
+        found.map(|(node, answer)| (node, answer.begun_at))
+    }
+
     /// Notes that a node is read now, and when at the earliest again: after twice the pause of the last time, if that was for the same
     /// reason and a short while ago. When it was read before, whatever for.
     fn note_pause(

@@ -40,6 +40,10 @@ use muster_cluster::{
     taints,
 };
 
+/// How long a node of which the store has said that it is silent is waited for until it is marked as lost, in seconds from the read on: a read and a
+/// write take less where they are answered at all.
+const MARKED_WITHIN_SECONDS: u64 = 60;
+
 /// What has become of a Node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeState {
@@ -125,8 +129,22 @@ fn is_silence_to_evict(
     is_silence && context.plans.on_node(node).next().is_some()
 }
 
-/// The nodes of which the store is being asked for the first time since what runs there is to be evicted for their silence. A read that was begun
-/// before that confirms nothing, and another one follows it.
+/// Whether the node is to be marked as lost for its silence, and something runs there. Where gangs are evicted as soon as their node is marked, what
+/// the store says is good for both.
+fn is_silence_to_mark(
+    context: PollContext<'_>,
+    node: &str,
+    devices: &NodeDevices,
+    state: NodeState,
+) -> bool {
+    state == NodeState::NotReady
+        && !devices.spec.lost
+        && is_to_be_marked(context, node, devices, state)
+        && context.plans.on_node(node).next().is_some()
+}
+
+/// The nodes of which the store is being asked for the first time since what runs there is to be evicted for their silence, and those of which it has
+/// said so, and that are about to be marked. A read that was begun before that confirms nothing, and another one follows it.
 pub(crate) fn nodes_being_asked(context: PollContext<'_>) -> impl Iterator<Item = &String> {
     let asked = context.node_checks.being_asked();
     let asked = asked.filter(move |&(node, before_at)| {
@@ -134,11 +152,24 @@ pub(crate) fn nodes_being_asked(context: PollContext<'_>) -> impl Iterator<Item 
         let devices = context.index.node_devices(node);
         devices.is_some_and(|devices| {
             let state = seen(context, node, &devices.spec.node_uid);
-            is_silence_to_evict(context, node, devices, state)
+            (is_silence_to_evict(context, node, devices, state)
+                || is_silence_to_mark(context, node, devices, state))
                 && eviction_deadline(context, node).is_some_and(is_first)
         })
     });
-    asked.map(|(node, _)| node)
+    let answered = context.node_checks.answered();
+    let marked = answered.filter(move |&(node, begun_at)| {
+        let devices = context.index.node_devices(node);
+        devices.is_some_and(|devices| {
+            let state = seen(context, node, &devices.spec.node_uid);
+            is_silence_to_mark(context, node, devices, state)
+                && eviction_deadline(context, node)
+                    .is_some_and(|deadline| is_confirmed(context, node, deadline))
+                && !context.has_come(begun_at + MARKED_WITHIN_SECONDS)
+        })
+    });
+    let asked = asked.map(|(node, _)| node);
+    asked.chain(marked.map(|(node, _)| node))
 }
 
 /// Whether the devices of a withdrawn permit are proved released, whatever its driver says or not.

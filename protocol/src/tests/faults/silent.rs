@@ -134,7 +134,7 @@ fn s9_by_silence_nobody_is_evicted_while_that_is_held_back_and_by_proof_everybod
 }
 
 /// Four gangs fill two nodes of twenty, of which one may be evacuated. Two of twenty that are silent are no outage: that takes three.
-fn one_may_be_evacuated(gangs: &[&str; 4]) -> Bench {
+fn one_may_be_evacuated(gangs: &[&str; 4], lost_after_seconds: u64) -> Bench {
     let breaker = BreakerLimits {
         share_percent: 5,
         least_nodes: 1,
@@ -144,6 +144,7 @@ fn one_may_be_evacuated(gangs: &[&str; 4]) -> Bench {
             breaker,
             ..config().recovery
         },
+        lost_after_seconds,
         ..config()
     };
     let mut bench = running_with(few, gangs, 2);
@@ -160,7 +161,7 @@ fn one_may_be_evacuated(gangs: &[&str; 4]) -> Bench {
 fn s9_more_silent_nodes_than_may_be_evacuated_open_the_breaker_and_end_nothing_whoever_leads() {
     let gangs = ["a", "b", "c", "d"];
     for (silent, is_too_much) in [(1, false), (2, true)] {
-        let mut bench = one_may_be_evacuated(&gangs);
+        let mut bench = one_may_be_evacuated(&gangs, 60);
         let silent: Vec<String> = (0..silent).map(|node| format!("n{node}")).collect();
         for node in &silent {
             die(&mut bench, node);
@@ -198,10 +199,10 @@ fn reads_node(write: &ApiRequest) -> bool {
 }
 
 /// Node `n1` is silent until what runs there is to be evicted for that, and so is `n0`, or it has a fault. The store has answered for `n0`, and the
-/// read of `n1`, which is returned, is under way.
-fn awaiting_the_second(by_fault: bool) -> (Bench, Effect) {
+/// read of `n1`, which is returned, is under way. A node that is silent is lost after so many seconds.
+fn awaiting_the_second(by_fault: bool, lost_after_seconds: u64) -> (Bench, Effect) {
     let gangs = ["a", "b", "c", "d"];
-    let mut bench = one_may_be_evacuated(&gangs);
+    let mut bench = one_may_be_evacuated(&gangs, lost_after_seconds);
     die(&mut bench, "n1");
     if !by_fault {
         die(&mut bench, "n0");
@@ -231,19 +232,22 @@ fn awaiting_the_second(by_fault: bool) -> (Bench, Effect) {
     (bench, second)
 }
 
+/// By a fault of the first or not, and when silent nodes are lost: long before what runs there is evicted, and only then.
+const AWAITED: [(bool, u64); 4] = [(false, 60), (true, 60), (false, 240), (true, 240)];
+
 #[test]
 fn s9_while_the_store_is_asked_about_one_silent_node_too_many_nobody_is_evicted_for_the_others() {
-    for by_fault in [false, true] {
-        let case = format!("by a fault: {by_fault}");
+    for (by_fault, lost_after_seconds) in AWAITED {
+        let case = format!("by a fault: {by_fault}, lost after {lost_after_seconds} s");
         // That it is silent as well is one too many.
-        let (mut bench, second) = awaiting_the_second(by_fault);
+        let (mut bench, second) = awaiting_the_second(by_fault, lost_after_seconds);
         bench.perform(&second);
         bench.run_at_once();
         assert!(bench.machine.breaker().is_open, "{case}");
         assert!(!bench.written.iter().any(evicts), "{case}");
         assert!(evacuated(&bench).is_empty(), "{case}");
         // The store says something else of it: as many as may be are evacuated.
-        let (mut bench, second) = awaiting_the_second(by_fault);
+        let (mut bench, second) = awaiting_the_second(by_fault, lost_after_seconds);
         bench.machine.settle(second.id, Outcome::NotFound);
         bench.run_at_once();
         assert!(!bench.machine.breaker().is_open, "{case}");
@@ -253,12 +257,33 @@ fn s9_while_the_store_is_asked_about_one_silent_node_too_many_nobody_is_evicted_
 
 #[test]
 fn whoever_is_silent_for_certain_waits_once_for_an_answer_about_another_that_never_comes() {
-    for by_fault in [false, true] {
-        let (mut bench, second) = awaiting_the_second(by_fault);
+    for (by_fault, lost_after_seconds) in AWAITED {
+        let case = format!("by a fault: {by_fault}, lost after {lost_after_seconds} s");
+        let (mut bench, second) = awaiting_the_second(by_fault, lost_after_seconds);
         // It is asked again at once, and not answered either.
         bench.seconds += 2;
         bench.machine.settle(second.id, Outcome::Unknown);
-        assert_eq!(owed(&mut bench, reads_node).len(), 1);
+        assert_eq!(owed(&mut bench, reads_node).len(), 1, "{case}");
+        assert_eq!(evacuated(&bench), ["n0"], "{case}");
+        assert!(!bench.machine.breaker().is_open, "{case}");
+    }
+}
+
+/// The store has said that it is silent as well, and the write that marks it is never answered.
+#[test]
+fn whoever_is_silent_for_certain_waits_a_minute_for_another_to_be_marked() {
+    let marks_second = |write: &ApiRequest| matches!(write, ApiRequest::ReplaceNodeDevices { node, .. } if node == "n1");
+    for by_fault in [false, true] {
+        let (mut bench, second) = awaiting_the_second(by_fault, 240);
+        bench.perform(&second);
+        assert_eq!(owed(&mut bench, marks_second).len(), 1);
+        for _ in 0..59 {
+            bench.seconds += 1;
+            owed(&mut bench, marks_second);
+        }
+        assert!(!bench.written.iter().any(evicts), "by a fault: {by_fault}");
+        bench.seconds += 1;
+        owed(&mut bench, marks_second);
         assert_eq!(evacuated(&bench), ["n0"], "by a fault: {by_fault}");
         assert!(!bench.machine.breaker().is_open);
     }
