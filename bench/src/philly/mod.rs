@@ -174,7 +174,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
         rows.push((row, found));
     }
     progress.say("the reference gives what is known of it");
-    let mut loads = Vec::new();
+    let mut report = Report::of(&trace, rows)?;
     let modes = if arguments.judged {
         &MODES[MODES.len() - JUDGED..]
     } else {
@@ -182,17 +182,18 @@ pub(crate) fn run(arguments: &Arguments) -> Result<()> {
     };
     for (gpus, reserved_percent) in wanted {
         progress.say(&format!("{gpus} GPUs, {reserved_percent} % reserved"));
-        loads.push(measure(
+        report.add(measure(
             &trace,
             gpus,
             reserved_percent,
             modes,
             &mut progress,
         )?);
+        // What is measured is there whatever becomes of the rest.
+        write(&report, arguments.report.as_deref())?;
     }
-    let report = Report::of(&trace, rows, loads)?;
     report.print();
-    write(&report, arguments.report.as_deref())
+    Ok(())
 }
 
 fn measure(

@@ -166,7 +166,8 @@ impl Load {
 }
 
 impl Report {
-    pub(super) fn of(trace: &Trace, rows: Vec<(Row, Summary)>, loads: Vec<Load>) -> Result<Self> {
+    /// No size of the cluster was measured yet.
+    pub(super) fn of(trace: &Trace, rows: Vec<(Row, Summary)>) -> Result<Self> {
         let gate = rows.into_iter().map(|(row, found)| Gate {
             gpus: row.gpus,
             borrowing: row.sharing.borrowing,
@@ -185,8 +186,12 @@ impl Report {
                           Virtual time: no API server, no start of containers. The trace is a subset of the published one, with \
                           many small jobs.",
             gate: gate.collect(),
-            loads,
+            loads: Vec::new(),
         })
+    }
+
+    pub(super) fn add(&mut self, load: Load) {
+        self.loads.push(load);
     }
 
     pub(super) fn print(&self) {

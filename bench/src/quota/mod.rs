@@ -67,11 +67,14 @@ impl Choice {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<()> {
-    let names = arguments.scenario.unwrap_or(Choice::All).names().iter();
-    let runs: Result<Vec<Run>> = names.map(|name| measure(*name)).collect();
-    let report = Report::of(runs?)?;
+    let mut report = Report::here()?;
+    for name in arguments.scenario.unwrap_or(Choice::All).names() {
+        report.add(measure(*name)?);
+        // What is measured is there whatever becomes of the rest.
+        write(&report, arguments.report.as_deref())?;
+    }
     report.print();
-    write(&report, arguments.report.as_deref())
+    Ok(())
 }
 
 fn measure(name: Name) -> Result<Run> {

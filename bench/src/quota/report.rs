@@ -268,14 +268,19 @@ impl Run {
 }
 
 impl Report {
-    pub(super) fn of(runs: Vec<Run>) -> Result<Self> {
+    /// Nothing was measured yet on this machine.
+    pub(super) fn here() -> Result<Self> {
         Ok(Self {
             machine: Machine::here()?,
             not_measured: "Virtual time: no API server, no controllers, no pods. Kueue's figures hold the writes of a client that \
                            is limited to 50 a second, and no pods either; its makespan says little about its decisions. Memory of \
                            the engine is its heap, of Kueue the resident memory of the process.",
-            runs,
+            runs: Vec::new(),
         })
+    }
+
+    pub(super) fn add(&mut self, run: Run) {
+        self.runs.push(run);
     }
 
     pub(super) fn print(&self) {

@@ -86,7 +86,14 @@ async fn run(arguments: Arguments) -> Result<()> {
         },
     };
     // What was measured stands, whatever ended it.
-    if let Some(report) = last.into_inner() {
+    if let Some(mut report) = last.into_inner() {
+        if let Err(error) = &measured {
+            // Who reads it is to know that it is not all that was wanted.
+            report.findings.push(format!("ENDED: {error:#}"));
+            if let Err(error) = write(&report, path) {
+                println!("{error:#}");
+            }
+        }
         println!("\n{report}");
     }
     let judged = measured.and_then(|report| report.judge());

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use super::ControlPlane;
 use crate::process::Launch;
 
+/// Most that etcd keeps, in bytes: the largest for which it does not warn.
+const MOST_BYTES: u64 = 8 << 30;
+
 impl ControlPlane {
     pub(super) fn etcd(&self) -> Launch {
         let client = self.url("http", self.ports.etcd);
@@ -25,6 +28,9 @@ impl ControlPlane {
             .arg(format!("--initial-cluster=muster={peer}"))
             // A test cluster does not outlive its machine, and fsync is most of what etcd does.
             .arg("--unsafe-no-fsync=true")
+            // The API server forgets old revisions every five minutes only: what measurements write within ten may be more than the 2 GiB after which
+            // etcd by itself takes no write any more.
+            .arg(format!("--quota-backend-bytes={MOST_BYTES}"))
             .arg("--log-level=warn")
     }
 

@@ -340,14 +340,21 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
             Some(ready) => ready.gang.finish(&self.client).await,
             None => gang::delete(&self.client, NAMESPACE, job).await,
         };
-        let trouble = finished.err().map(|error| format!("{error:#}"));
-        if trouble.is_some() {
+        let mut trouble: Vec<String> = Vec::new();
+        if let Err(error) = finished {
+            trouble.push(format!("{error:#}"));
             gang::delete(&self.client, NAMESPACE, job).await?;
         }
-        if let Some(ready) = ready {
-            ready.gpu.clear(self.cluster).await?;
+        if let Some(ready) = ready
+            && let Err(error) = ready.gpu.clear(self.cluster).await
+        {
+            // Once more: that a busy machine took longer this time is no reason to lose all runs that are left. To say it twice changes nothing.
+            let error = format!("{error:#}");
+            let again = ready.gpu.clear(self.cluster).await;
+            again.with_context(|| format!("mending the GPU again, after: {error}"))?;
+            trouble.push(format!("the GPU was mended at the second try: {error}"));
         }
-        Ok(trouble)
+        Ok((!trouble.is_empty()).then(|| trouble.join("; ")))
     }
 
     /// A GPU that a rank of the gang has.

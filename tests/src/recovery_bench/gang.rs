@@ -40,8 +40,9 @@ const MAX_RESTARTS: &str = "3";
 const END_LIMIT: Duration = Duration::from_mins(5);
 /// What a rank reports that SIGTERM ended.
 const TERMINATED: &str = "terminated";
-/// Steps of a tenth of a second, so that ranks run for longer than any run of the measurement: a day.
-const ENDLESS_STEPS: u32 = 864_000;
+/// Steps of a tenth of a second, so that ranks run for longer than the whole measurement, which with everything takes most of a day: those to which
+/// nothing must happen are there from its beginning to its end. A week.
+const ENDLESS_STEPS: u32 = 7 * 864_000;
 /// Seconds that ranks wait for their peers. A kubelet that could not start a pod tries again after 60 to 90 s, and what trains waits for that: ranks that
 /// gave up before would end the attempt, and the measurement would be of them.
 const MEETING_SECONDS: u64 = 600;

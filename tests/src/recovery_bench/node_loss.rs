@@ -10,9 +10,10 @@ use muster_api::NodeDevices;
 use super::{
     Bench, RUN_LIMIT,
     aftermath::LATE,
-    gang::{self, Behaviour, NAMESPACE, RANKS},
+    gang::{self, Behaviour, NAMESPACE, RANKS, Running},
     in_vain::InVain,
     report::NodeLossReport,
+    restarts::Before,
     seconds,
     times::{Counts, NodeLossTimes},
 };
@@ -37,14 +38,22 @@ pub(super) enum RanksElsewhere {
     Fail,
 }
 
+/// A gang that runs, and the node of it that is to be lost.
+#[derive(Debug)]
+struct Ready {
+    gang: Running,
+    before: Before,
+    node: String,
+}
+
 /// What came of a loss.
 #[derive(Clone, Copy, Debug)]
 struct Lost {
     times: NodeLossTimes,
+    /// The attempt in which the gang was whole again, if it was.
+    again: Option<i64>,
     /// Whether old and new pods were mixed.
     is_mixed: bool,
-    /// Whether the gang was restarted once more after it ran again.
-    is_restarted_again: bool,
 }
 
 impl RanksElsewhere {
@@ -57,8 +66,8 @@ impl RanksElsewhere {
 }
 
 impl<Say: Fn(&str)> Bench<'_, Say> {
-    /// Takes so many nodes away, one after another. `keep` gets what was measured after each, with what was found meanwhile. An error: a gang did not
-    /// start, a node did not come back, or no gang did, too often in a row.
+    /// Takes so many nodes away, one after another. `keep` gets what was measured after each, with what was found meanwhile. An error: a node did not come
+    /// back, nothing could be cleared away, or no gang came back, too often in a row.
     pub(super) async fn measure_node_losses(
         &mut self,
         elsewhere: RanksElsewhere,
@@ -68,33 +77,23 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         let word = elsewhere.word();
         self.say(&format!("a node is lost, the ranks elsewhere {word}"));
         let (began, gaps) = (Instant::now(), self.gaps());
-        let (mut times, mut counts) = (Vec::new(), Counts::default());
+        let (mut times, mut counts): (Vec<NodeLossTimes>, _) = (Vec::new(), Counts::default());
         let mut in_vain = InVain::default();
         for run in 0..runs {
             let what = format!("a node is lost, ranks {word}, run {} of {runs}", run + 1);
-            let gaps = self.gaps();
-            let lost = self.run_node_loss(elsewhere, run, &what).await;
-            let lost = lost.with_context(|| what.clone())?;
-            let is_measured = self.gaps() == gaps;
-            if is_measured {
-                self.say(&format!("{what}: {}", lost.times));
-                times.push(lost.times);
-                counts.partial += usize::from(lost.is_mixed);
-            } else {
-                counts.unmeasured += 1;
-                let finding = format!("UNMEASURED: {what}: a watch had to list anew");
-                self.say(&finding);
-                self.findings.push(finding);
-            }
-            counts.wrong += usize::from(lost.is_restarted_again);
+            let back = times.iter().filter(|it| is_back(it)).count();
+            let ended = self
+                .run_node_loss(elsewhere, run, &what, &mut times, &mut counts)
+                .await;
             self.note_observed();
             let mut findings = self.wrong_since(began);
             let counts = counts.with_wrong(findings.len());
             findings.extend_from_slice(&self.findings);
             keep(NodeLossReport::of(word, &times, counts), &findings)?;
-            let is_back = is_measured && lost.times.running.is_some();
+            ended.with_context(|| format!("{what}: clearing up"))?;
+            let came_back = times.iter().filter(|it| is_back(it)).count() > back;
             let last = self.findings.last().map_or("", String::as_str);
-            in_vain.note(is_back, &format!("a node is lost, ranks {word}"), last)?;
+            in_vain.note(came_back, &format!("a node is lost, ranks {word}"), last)?;
         }
         self.note_gaps(gaps);
         let wrong = self.wrong_since(began);
@@ -103,27 +102,83 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         Ok(NodeLossReport::of(word, &times, counts))
     }
 
-    /// One loss, and the node is back.
+    /// One loss, and the node is back. What was measured is noted before anything is put in order. An error: that cannot be done.
     async fn run_node_loss(
         &mut self,
         elsewhere: RanksElsewhere,
         run: u32,
         name: &str,
-    ) -> Result<Lost> {
+        times: &mut Vec<NodeLossTimes>,
+        counts: &mut Counts,
+    ) -> Result<()> {
+        let gaps = self.gaps();
+        let job = self.new_job("lost");
+        let ready = match self.get_ready_to_lose(elsewhere, run, &job).await {
+            Ok(ready) => ready,
+            Err(error) => {
+                failure_report::write(self.cluster, &job).await;
+                counts.unmeasured += 1;
+                self.note_for_later(format!(
+                    "UNMEASURED: {name}, Job {job}: it did not start: {error:#}"
+                ));
+                // What is cleared away is no restart.
+                let of_job = format!("{NAMESPACE}/{job}");
+                let gangs = self.watched.ask(|seen| seen.gangs_of_job(&of_job));
+                let now = Instant::now();
+                for gang in &gangs {
+                    if self.watched.ask(|seen| seen.evicted_before(gang, now)) {
+                        counts.wrong += 1;
+                        self.findings.push(format!(
+                            "WRONG: gang {gang} was evicted before its node was lost"
+                        ));
+                    }
+                }
+                self.meant.extend(gangs);
+                return gang::delete(&self.client, NAMESPACE, &job).await;
+            }
+        };
+        let lost = self.lose_node(&ready, name).await?;
+        if self.gaps() == gaps {
+            self.say(&format!("{name}: {}", lost.times));
+            times.push(lost.times);
+            counts.partial += usize::from(lost.is_mixed);
+        } else {
+            counts.unmeasured += 1;
+            let finding = format!("UNMEASURED: {name}: a watch had to list anew");
+            self.say(&finding);
+            self.findings.push(finding);
+        }
+        let is_restarted_again = self.put_in_order(&ready, lost.again, name).await?;
+        counts.wrong += usize::from(is_restarted_again);
+        Ok(())
+    }
+
+    /// Starts a gang, and finds the node of it that is to be lost: that of another rank in each run.
+    async fn get_ready_to_lose(
+        &self,
+        elsewhere: RanksElsewhere,
+        run: u32,
+        job: &str,
+    ) -> Result<Ready> {
         let behaviour = Behaviour {
             takes_grace: true,
             dies_with_gpu: false,
             hangs_when_lost: elsewhere == RanksElsewhere::Hang,
         };
-        let job = self.new_job("lost");
-        let (gang, before) = self.start_gang(&job, behaviour).await?;
+        let (gang, before) = self.start_gang(job, behaviour).await?;
         let node = gang.node_of(run % RANKS)?;
-        let on_node = self.watched.ask(|seen| seen.gangs_on(&node));
+        Ok(Ready { gang, before, node })
+    }
+
+    /// Takes the node away, and waits until the gang runs whole without it, or too long.
+    async fn lose_node(&mut self, ready: &Ready, name: &str) -> Result<Lost> {
+        let Ready { gang, before, node } = ready;
+        let on_node = self.watched.ask(|seen| seen.gangs_on(node));
         self.meant.extend(on_node);
 
         self.suspend_observer(true);
         let began = Instant::now();
-        take_away(self.cluster, &node)?;
+        take_away(self.cluster, node)?;
         let what = format!("gang {} runs whole without node {node}", before.gang);
         let look = || {
             let evicted = (before.gang.clone(), before.attempt);
@@ -148,21 +203,40 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         .await;
         let (intent, again) = look();
         if let Err(error) = waited {
-            failure_report::write(self.cluster, &job).await;
-            self.note_for_later(format!("UNFINISHED: {name}, Job {job}: {error:#}"));
+            failure_report::write(self.cluster, &gang.job).await;
+            self.note_for_later(format!("UNFINISHED: {name}, Job {}: {error:#}", gang.job));
         }
         let mut is_mixed = false;
         if let Some(again) = again {
             let lost = Some(node.as_str());
-            let mixed = self.watched.ask(|seen| seen.mixed(&before, again, lost));
+            let mixed = self.watched.ask(|seen| seen.mixed(before, again, lost));
             is_mixed = self.note_mixed(&before.gang, mixed);
         }
+        let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
+        Ok(Lost {
+            times: NodeLossTimes {
+                intent: since(intent),
+                running: since(again.map(|(_, at)| at)),
+            },
+            again: again.map(|(attempt, _)| attempt),
+            is_mixed,
+        })
+    }
 
-        bring_back(self.cluster, &node).await?;
-        wait_until_as_before(&self.client, &node).await?;
+    /// The node is back, and nothing is left of the gang, which ends well if it runs again. Whether it was restarted once more after it ran in the attempt
+    /// `again`.
+    async fn put_in_order(
+        &mut self,
+        ready: &Ready,
+        again: Option<i64>,
+        name: &str,
+    ) -> Result<bool> {
+        let Ready { gang, before, node } = ready;
+        bring_back(self.cluster, node).await?;
+        wait_until_as_before(&self.client, node).await?;
         self.suspend_observer(false);
         let mut is_restarted_again = false;
-        if let Some((attempt, _)) = again {
+        if let Some(attempt) = again {
             if let Err(error) = gang.finish(&self.client).await {
                 self.findings.push(format!("END: {name}: {error:#}"));
             }
@@ -174,17 +248,9 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
                 ));
             }
         }
-        gang::delete(&self.client, NAMESPACE, &job).await?;
-        self.renew_bystander(&node).await?;
-        let since = |at: Option<Instant>| at.map(|at| seconds(began, at));
-        Ok(Lost {
-            times: NodeLossTimes {
-                intent: since(intent),
-                running: since(again.map(|(_, at)| at)),
-            },
-            is_mixed,
-            is_restarted_again,
-        })
+        gang::delete(&self.client, NAMESPACE, &gang.job).await?;
+        self.renew_bystander(node).await?;
+        Ok(is_restarted_again)
     }
 
     /// The gang of one pod that was on the node went with it: another one takes its place.
@@ -194,6 +260,11 @@ impl<Say: Fn(&str)> Bench<'_, Say> {
         }
         self.start_bystander(node).await
     }
+}
+
+/// Whether the gang came back.
+fn is_back(times: &NodeLossTimes) -> bool {
+    times.running.is_some()
 }
 
 /// All programs of the node end at once.

@@ -25,6 +25,10 @@ use crate::{
 const FLAVOR: &str = "default-flavor";
 /// Jobs that are created at the same time.
 const AT_ONCE: usize = 64;
+/// How often a Job is sent before its error is the end of the measurement, and the pause before it is sent again.
+const MOST_TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
 /// Name of the Job of the gang at this place among the scenario's.
 pub(super) fn job_name(place: usize) -> String {
     format!("gang-{place:05}")
@@ -171,8 +175,7 @@ pub(super) fn start(
             let api: Api<batch::Job> = Api::namespaced(client.clone(), &namespace);
             calls.spawn(async move {
                 let _turn = turn;
-                let created = api.create(&PostParams::default(), &job).await;
-                created.map(drop).context("creating a Job")
+                create(&api, &job).await
             });
             while let Some(done) = calls.try_join_next() {
                 done??;
@@ -183,6 +186,27 @@ pub(super) fn start(
         }
         Ok(sent)
     })))
+}
+
+/// Creates a Job. It is sent again where the API server, whose machine is busy, did not answer or made nothing of it; what is there then is what it made
+/// without saying so.
+async fn create(api: &Api<batch::Job>, job: &batch::Job) -> Result<()> {
+    let mut tries = 0;
+    loop {
+        let error = match api.create(&PostParams::default(), job).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if tries > 0 && status.is_already_exists() => {
+                return Ok(());
+            }
+            Err(error) => error,
+        };
+        tries += 1;
+        if tries == MOST_TRIES {
+            return Err(error).context("creating a Job");
+        }
+        eprintln!("a Job was not created, and is sent again: {error}");
+        tokio::time::sleep(PAUSE).await;
+    }
 }
 
 #[expect(

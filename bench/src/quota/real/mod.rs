@@ -17,7 +17,7 @@ mod seen;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -26,6 +26,7 @@ use muster_tests::{
     cluster::{Cluster, ClusterOptions},
     fake_nodes::FakeNodes,
     install::{MusterOptions, Part},
+    kubernetes::{self, eventually},
     kueue::{self, Kueue},
     preflight,
     processes::Processes,
@@ -93,8 +94,15 @@ pub(crate) async fn run(arguments: Arguments) -> Result<()> {
         let run = measure(*name, &arguments).await?;
         run.print();
         runs.push(run);
+        // What is measured is there whatever becomes of the rest.
+        write(&runs, arguments.report.as_deref())?;
     }
-    write(&runs, arguments.report.as_deref())
+    Ok(())
+}
+
+/// Where what Kueue took is written as soon as it is known, whatever becomes of Muster's part: beside the report.
+fn kueue_report(report: &Path, name: Name) -> PathBuf {
+    report.with_extension(format!("{}.kueue.json", name.as_str()))
 }
 
 /// What was measured.
@@ -164,7 +172,13 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
         scenario.keep_cohorts(arguments.cohorts);
     }
     let kueue = match arguments.peer {
-        Some(Peer::Kueue) => Some(measure_kueue(name, arguments, scenario.clone()).await?),
+        Some(Peer::Kueue) => {
+            let kueue = measure_kueue(name, arguments, scenario.clone()).await?;
+            let path = arguments.report.as_deref();
+            let path = path.map(|report| kueue_report(report, name));
+            write(&kueue, path.as_deref())?;
+            Some(kueue)
+        }
         None => None,
     };
     let values = match arguments.kube_api_qps {
@@ -174,7 +188,7 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
             2 * qps
         )],
     };
-    let cluster = Cluster::start(ClusterOptions {
+    let mut cluster = Cluster::start(ClusterOptions {
         fake_nodes: Some(NODES),
         muster: Some(MusterOptions {
             values,
@@ -184,9 +198,29 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
         ..ClusterOptions::default()
     })
     .await?;
-    let measured = run_on(&cluster, name, arguments, scenario, kueue).await;
+    let measured = run_on(&mut cluster, name, arguments, scenario, kueue).await;
+    keep_if_failed(&mut cluster, measured.is_err());
     cluster.stop().await;
     measured
+}
+
+/// Hours may have been lost: somebody will want to see why.
+fn keep_if_failed(cluster: &mut Cluster, has_failed: bool) {
+    if has_failed {
+        let kept = cluster.keep_directory();
+        eprintln!("everything is kept in {}", kept.display());
+    }
+}
+
+/// What the controller says at `/metrics`. Where the machine is busy it does not answer at once, and is asked again.
+async fn controller_metrics(cluster: &Cluster) -> Result<String> {
+    let muster = cluster.muster.as_ref().context("Muster is not installed")?;
+    let what = "the controller shows its metrics";
+    eventually(what, kubernetes::LIMIT, async || {
+        let text = muster.metrics(Part::Controller).await?;
+        Ok(kubernetes::Progress::Done(text))
+    })
+    .await
 }
 
 /// The scenario with Kueue in place of Muster.
@@ -197,7 +231,7 @@ async fn measure(name: Name, arguments: &Arguments) -> Result<RealRun> {
 async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) -> Result<RealKueue> {
     // Minutes, if it has not been built yet: nobody waits for that but us.
     Kueue::find().await?;
-    let cluster = Cluster::start(ClusterOptions {
+    let mut cluster = Cluster::start(ClusterOptions {
         fake_nodes: Some(NODES),
         progress: ProgressCallback::to(|step| eprintln!("{step}")),
         ..ClusterOptions::default()
@@ -208,7 +242,7 @@ async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) ->
     let taken = async {
         let mut kueue = Kueue::start(&cluster, bound).await?;
         let before = kueue.writes().await?;
-        let taken = take(&cluster, name, Manager::Kueue, scenario).await;
+        let taken = take(&mut cluster, name, Some(&mut kueue), scenario).await;
         // That it has ended is the better word for whatever failed.
         kueue.ensure_running()?;
         let writes = kueue.writes().await;
@@ -224,6 +258,7 @@ async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) ->
         anyhow::Ok((taken, writes))
     };
     let taken = taken.await;
+    keep_if_failed(&mut cluster, taken.is_err());
     cluster.stop().await;
     let (taken, writes) = taken?;
     let admissions = taken.outcome.evictions + gangs;
@@ -237,13 +272,18 @@ async fn measure_kueue(name: Name, arguments: &Arguments, scenario: Scenario) ->
     })
 }
 
-/// Prepares the cluster, creates the scenario's Jobs and waits until all have ended.
+/// Prepares the cluster, creates the scenario's Jobs and waits until all have ended. Muster does them where there is no Kueue.
 async fn take(
-    cluster: &Cluster,
+    cluster: &mut Cluster,
     name: Name,
-    manager: Manager,
+    mut kueue: Option<&mut Kueue>,
     mut scenario: Scenario,
 ) -> Result<Taken> {
+    let manager = if kueue.is_some() {
+        Manager::Kueue
+    } else {
+        Manager::Muster
+    };
     let mut progress = Progress::of(&format!(
         "{} with {manager:?} on a real API server: {} gangs of {} Teams in {} Cohorts",
         name.as_str(),
@@ -269,6 +309,11 @@ async fn take(
             "after {} s: {seen}",
             LIMIT.as_secs()
         );
+        // Nobody starts them anew, and what they would have counted is lost.
+        cluster.ensure_running()?;
+        if let Some(kueue) = kueue.as_deref_mut() {
+            kueue.ensure_running()?;
+        }
         // What cannot be created never ends either.
         tokio::select! {
             done = &mut creating, if created.is_none() => created = Some(done??),
@@ -298,20 +343,16 @@ async fn take(
     reason = "numbers of gangs and calls are far below 2^52"
 )]
 async fn run_on(
-    cluster: &Cluster,
+    cluster: &mut Cluster,
     name: Name,
     arguments: &Arguments,
     scenario: Scenario,
     kueue: Option<RealKueue>,
 ) -> Result<RealRun> {
-    let muster = cluster.muster.as_ref();
-    let Some(muster) = muster else {
-        bail!("Muster is not installed");
-    };
-    let calls_before = metrics::calls(&muster.metrics(Part::Controller).await?);
+    let calls_before = metrics::calls(&controller_metrics(cluster).await?);
     let last_creation_wanted_ms = scenario.jobs.last().map_or(0, |job| job.arrives_at);
-    let taken = take(cluster, name, Manager::Muster, scenario.clone()).await?;
-    let text = muster.metrics(Part::Controller).await?;
+    let taken = take(cluster, name, None, scenario.clone()).await?;
+    let text = controller_metrics(cluster).await?;
     let mut calls = metrics::calls(&text);
     for (kind, before) in calls_before {
         calls
@@ -478,6 +519,22 @@ impl RealRun {
         );
         for target in &self.targets {
             println!("{target}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_kueue_took_is_beside_the_report_and_of_one_scenario() {
+        for (name, expected) in [
+            (Name::Baseline, "out/quota.baseline.kueue.json"),
+            (Name::LargeScale, "out/quota.large-scale.kueue.json"),
+        ] {
+            let path = kueue_report(Path::new("out/quota.json"), name);
+            assert_eq!(path, Path::new(expected));
         }
     }
 }
