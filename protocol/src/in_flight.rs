@@ -33,8 +33,9 @@ use muster_cluster::{
 /// waited for, however long it lags: what was written is never assumed to be undone. What is read is not
 /// observed, since the watch may still tell, later, that an object of that name from before is gone.
 pub(crate) const SHOWN_WITHIN_SECONDS: u64 = 30;
-/// How often the API server may refuse to have a pod changed before that is taken for its last word.
-const REFUSED_AT_MOST: u32 = 3;
+/// How often the API server may refuse to have a pod or a Job changed before that is taken for its last word: what waited for the change goes on
+/// without it.
+pub const REFUSED_AT_MOST: u32 = 3;
 /// How long that is believed until it is tried once more, in seconds; each time twice as long, up to 16 times.
 const FIRST_REFUSED_SECONDS: u64 = 60;
 

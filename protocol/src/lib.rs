@@ -78,6 +78,7 @@ mod tests;
 
 pub use config::{Config, Mode, Now, OnCordon, Recovery};
 pub use effect::{ApiRequest, Effect, EffectId, EventNote, JobChange, Outcome};
+pub use in_flight::REFUSED_AT_MOST;
 pub use in_vain::FieldNotStored;
 pub use injected_bug::InjectedBug;
 pub use leadership::fence::ExitReason;

@@ -15,7 +15,9 @@ use muster_cluster::{
     managed::ManagedPods,
     object::{Kind, ObjectKey},
 };
-use muster_protocol::{ApiRequest, Config, ForcePolicy, Machine, Mode, OnCordon, Outcome};
+use muster_protocol::{
+    ApiRequest, Config, ForcePolicy, JobChange, Machine, Mode, OnCordon, Outcome,
+};
 
 use crate::{
     api_server::ApiServer,
@@ -209,13 +211,29 @@ impl Controllers {
 
     /// The pod that a step deletes by force, if it carries out a request that does.
     pub fn forces(&self, step: &Step) -> Option<&ObjectKey> {
-        let request = match *step {
-            Step::Arrive(number) => self.network.get(number).map(|sent| &*sent.write),
-            _ => self.request(step),
-        };
-        match request? {
+        match self.carries_out(step)? {
             ApiRequest::ForceDeletePod { key, .. } => Some(key),
             _ => None,
+        }
+    }
+
+    /// The Job whose limit a step raises, if it carries out a request that does.
+    pub fn raises(&self, step: &Step) -> Option<&ObjectKey> {
+        match self.carries_out(step)? {
+            ApiRequest::PatchJob {
+                key,
+                change: JobChange::RaiseBackoffLimit,
+                ..
+            } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// The same as [`Controllers::request`], be it one that comes late.
+    fn carries_out(&self, step: &Step) -> Option<&ApiRequest> {
+        match *step {
+            Step::Arrive(number) => self.network.get(number).map(|sent| &*sent.write),
+            _ => self.request(step),
         }
     }
 

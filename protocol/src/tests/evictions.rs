@@ -19,7 +19,7 @@ use super::{
     *,
 };
 use crate::{
-    JobChange,
+    JobChange, REFUSED_AT_MOST,
     objects::{is_deleting, is_gated, stamp},
     outward::gang_status,
 };
@@ -922,6 +922,29 @@ fn a_job_that_may_not_be_changed_loses_its_pods_and_its_gang_says_so() {
         queue.details
     );
     assert_eq!(end_deleted(&mut bench), 2);
+}
+
+#[test]
+fn a_job_whose_limit_may_not_be_raised_loses_its_pods_once_that_is_the_last_word() {
+    for (refusals, limit) in [(REFUSED_AT_MOST - 1, 6 + 2), (REFUSED_AT_MOST, 6)] {
+        let mut bench = running_job(controlled_by_another);
+        drain(&mut bench);
+        let left = std::cell::Cell::new(refusals);
+        run_answering(&mut bench, 60, |write| match write {
+            ApiRequest::PatchJob {
+                change: JobChange::RaiseBackoffLimit,
+                ..
+            } if left.get() > 0 => {
+                left.set(left.get() - 1);
+                Some(forbidden())
+            }
+            _ => None,
+        });
+        assert_eq!(left.get(), 0);
+        let stands = the_job(&bench).spec.unwrap().backoff_limit;
+        assert_eq!(stands, Some(limit), "{refusals} refusals");
+        assert_eq!(end_deleted(&mut bench), 2, "{refusals} refusals");
+    }
 }
 
 #[test]

@@ -17,6 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::{batch::v1::Job, core::v1::Pod};
 use muster_api::Gang;
 use muster_cluster::object::Kind;
+use muster_protocol::REFUSED_AT_MOST;
 
 use crate::{
     api_server::{ApiServer, Precondition, has_ended, is_bound, key},
@@ -43,6 +44,8 @@ pub struct Owners {
     /// Whether users delete nothing that gets nowhere.
     are_patient: bool,
     not_their_own: NotTheirOwn,
+    /// How often in a row the API server refused to have the limit of a Job raised, by its name.
+    refused_raises: BTreeMap<String, u32>,
     /// Jobs that their users want to be suspended.
     suspended: BTreeSet<String>,
     given_up: BTreeMap<String, u64>,
@@ -103,6 +106,7 @@ impl Owners {
             healed: false,
             are_patient: scenario.hardships.have(Hardship::PatientUsers),
             not_their_own: NotTheirOwn::default(),
+            refused_raises: BTreeMap::new(),
             suspended: BTreeSet::new(),
             given_up: BTreeMap::new(),
             stranded: None,
@@ -172,6 +176,28 @@ impl Owners {
         self.not_their_own.excused.insert(uid.to_owned());
     }
 
+    /// The API server refuses to have the limit of a Job raised, whoever asks. A leader that was refused that more often in a row than is counted
+    /// here ends pods for which another one has raised it. Leaders go by a last word for a while, and what they told pods stands after that: so it
+    /// stays.
+    pub fn note_refused_raise(&mut self, job: &str) {
+        let times = self.refused_raises.entry(job.to_owned()).or_default();
+        *times = times.saturating_add(1);
+    }
+
+    /// The limit of a Job is raised.
+    pub fn note_raised(&mut self, job: &str) {
+        if !self.may_not_be_raised(job) {
+            self.refused_raises.remove(job);
+        }
+    }
+
+    /// Whether the API server said its last word that the limit of a Job may not be raised. That stops no eviction (ADR 17), and nobody waits for
+    /// it before a fault comes: the Job fails then by its own limit.
+    fn may_not_be_raised(&self, job: &str) -> bool {
+        let times = self.refused_raises.get(job);
+        times.is_some_and(|times| *times >= REFUSED_AT_MOST)
+    }
+
     /// What was done to a Job that nobody may do to it (S5).
     pub fn wronged(&self, api: &ApiServer) -> Option<String> {
         let jobs = self
@@ -188,6 +214,9 @@ impl Owners {
             let name = &gang.shape.name;
             if self.suspended.contains(name) && !is_suspended {
                 return Some(format!("{name} is resumed, and its user suspended it"));
+            }
+            if self.may_not_be_raised(name) {
+                return None;
             }
             gang.job.wronged(&gang.shape, api)
         })

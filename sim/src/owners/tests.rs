@@ -259,6 +259,53 @@ fn a_limit_that_only_deletions_by_muster_exceed_wrongs_the_job() {
 }
 
 #[test]
+fn a_limit_that_the_api_server_refused_for_good_to_have_raised_wrongs_nobody() {
+    const REFUSED: bool = true;
+    const RAISED: bool = false;
+    for (answers, is_wronged) in [
+        (vec![], true),
+        (vec![REFUSED; 2], true),
+        (vec![REFUSED; 3], false),
+        // Only what is refused each time is its last word.
+        (vec![REFUSED, REFUSED, RAISED, REFUSED], true),
+        // A leader that heard it may go by it still, though another one has raised the limit since.
+        (vec![REFUSED, REFUSED, REFUSED, RAISED], false),
+    ] {
+        for asked_for in ["g", "another"] {
+            let mut stage = Stage::of_job(JobShape {
+                backoff_limit: 0,
+                parent: Some(Parent::JobSet),
+                ..JobShape::PATIENT
+            });
+            for is_refused in &answers {
+                if *is_refused {
+                    stage.owners.note_refused_raise(asked_for);
+                } else {
+                    stage.owners.note_raised(asked_for);
+                }
+            }
+            stage.all_are_bound();
+            for name in ["g-0-001", "g-1-002"] {
+                let pod = stage.api.get::<Pod>("blue", name).unwrap();
+                let uid = pod.metadata.uid.clone().unwrap();
+                stage.owners.note_evicted(&uid);
+                stage.delete(name);
+            }
+            let steps = stage.owners.steps(stage.now, &stage.api);
+            let told = steps
+                .into_iter()
+                .find(|step| matches!(step, Step::Job(_, job::Step::TellStatus)));
+            stage
+                .owners
+                .perform(stage.now, &told.unwrap(), &mut stage.api);
+            let wronged = stage.owners.wronged(&stage.api);
+            let expected = is_wronged || asked_for != "g";
+            assert_eq!(wronged.is_some(), expected, "{answers:?} of {asked_for}");
+        }
+    }
+}
+
+#[test]
 fn a_limit_that_only_faults_exceed_wrongs_the_job_unless_it_is_0_or_another_controls_it() {
     for (backoff_limit, parent, is_wronged) in [
         (1, None, true),

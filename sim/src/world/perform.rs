@@ -116,7 +116,9 @@ impl World {
             api.get::<Pod>(&key.namespace, &key.name).cloned()
         };
         let forced_pod = pod_of(&self.api);
+        let raised = self.controllers.raises(step).cloned();
         let pods = self.api.watch(Kind::Pod);
+        let jobs = self.api.watch(Kind::Job);
         let told = self
             .controllers
             .perform(step, self.now, &mut self.api, mishap);
@@ -134,6 +136,14 @@ impl World {
             && pod_of(&self.api).as_ref() != Some(&before)
         {
             self.invariants.note_forced(&self.api, &before);
+        }
+        // What does not fit is refused as well, and that is no excuse.
+        if let Some(job) = raised {
+            if mishap == Some(Mishap::Refused) {
+                self.owners.note_refused_raise(&job.name);
+            } else if self.api.events_from(jobs).any(|event| event.key == job) {
+                self.owners.note_raised(&job.name);
+            }
         }
         // Whichever pods that deletes, their Jobs count as failed what no rank of theirs did.
         for event in self.api.events_from(pods) {
