@@ -824,12 +824,19 @@ impl Machine {
             queues.note_references();
             self.capacity.note_use();
         }
-        // Whoever is charged to a Team goes by its stop, though the namespace has left it.
+        // Whoever is charged to a Team, or recovers from an attempt that was, goes by its stop, though the namespace has left it.
         let stopped = std::mem::take(&mut self.news.stopped_teams);
         if !stopped.is_empty() {
             let plans = self.plans.all_carried();
             for plan in plans.filter(|plan| stopped.contains(&plan.team)) {
                 self.agenda.gang(&plan.key);
+            }
+            for key in self.feed.all_recovering() {
+                let status = self.index.gang(key).and_then(|gang| gang.status.as_ref());
+                let team = status.and_then(|status| status.team.as_ref());
+                if team.is_some_and(|team| stopped.contains(team)) {
+                    self.agenda.gang(key);
+                }
             }
         }
         // Jobs may stay suspended because of the Team of their namespace. They are few.

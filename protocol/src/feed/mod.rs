@@ -214,6 +214,11 @@ impl Feed {
         self.recovering.get(key)
     }
 
+    /// All gangs that recover, as the engine was told, in order: for whoever looks at all of them.
+    pub(crate) fn all_recovering(&self) -> impl Iterator<Item = &GangKey> {
+        self.recovering.in_order().map(|(key, _)| key)
+    }
+
     /// Notes whether a gang recovers, and what is kept for it by that: told once for each attempt.
     pub(crate) fn set_recovering(
         &mut self,

@@ -257,6 +257,31 @@ fn what_is_kept_is_given_up_where_somebody_holds_the_gang_back() {
     }
 }
 
+/// Nothing but the Team changes, which has no namespace by then: a poll that overlooks whoever recovers fails ([`Bench::poll`]).
+#[test]
+fn what_is_kept_of_a_team_is_given_up_once_that_is_stopped_though_the_namespace_has_left_it() {
+    for case in ["Hold", "HoldAndDrain", "deleted"] {
+        let mut bench = between_attempts(config(), Some("3"));
+        bench.server.put(Object::Namespace(parse(
+            json!({"metadata": {"name": "ml"}}),
+        )));
+        bench.run();
+        let status = status_of(&bench, None);
+        assert_eq!(status.team.as_deref(), Some("vision"), "{case}");
+        assert_eq!(status.phase, GangPhase::Recovering, "{case}");
+        assert!(status.recovery.is_some(), "{case}: it is still kept");
+        if case == "deleted" {
+            bench.server.remove(&team("vision", 4).key());
+            bench.run();
+        } else {
+            stop(&mut bench, case);
+        }
+        let status = status_of(&bench, None);
+        assert_eq!((status.recovery, status.proposal), (None, None), "{case}");
+        assert_ne!(status.phase, GangPhase::Recovering, "{case}");
+    }
+}
+
 /// Four pods of the Job recover in a Team with a strict order, in which another gang waits that asks for one GPU, and are made again while one of both
 /// nodes is cordoned.
 fn recovering_without_a_place() -> Bench {
