@@ -966,6 +966,26 @@ fn what_was_freed_stays_kept_while_the_devices_of_those_who_gave_way_are_allocat
     assert_eq!(admitted(&world.decide()), ["high"]);
 }
 
+/// Their driver says in one place that it released them, and in another one that they can be allocated: which of both is seen first is not
+/// certain.
+#[test]
+fn what_was_freed_stays_kept_while_a_driver_taints_what_is_allocated_still() {
+    // Whether nothing is wrong with the devices, but that they are held; who is admitted.
+    for (healthy, expected) in [(true, &[][..]), (false, &["small"])] {
+        let mut world = what_was_freed_is_allocated_still();
+        let mut tainted = node("n0", "s/l", 4);
+        for device in &mut tainted.devices {
+            device.allocated_to = Some("low-0".into());
+            (device.usable, device.healthy) = (false, healthy);
+        }
+        world.state.apply(Update::Node(tainted));
+        assert_eq!(admitted(&world.decide()), expected, "healthy: {healthy}");
+        allocate_all_of_n0(&mut world, None);
+        let afterwards: &[&str] = if healthy { &["high"] } else { &[] };
+        assert_eq!(admitted(&world.decide()), afterwards, "healthy: {healthy}");
+    }
+}
+
 #[test]
 fn devices_that_nobody_ever_gives_back_are_waited_for_so_long() {
     let mut world = what_was_freed_is_allocated_still();
