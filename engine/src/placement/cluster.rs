@@ -479,7 +479,8 @@ impl Cluster {
 
     /// The view in which these holds are gone, and these claims that nobody holds any more have no devices on these nodes. Whose
     /// devices are allocated still has pods there still: they count as gone as well, and since what of the use without a
-    /// hold is theirs is not told, all of it does on a node where such a claim has devices.
+    /// hold is theirs is not told, all of it does on a node where such a claim has devices. Those of its devices with which nothing is wrong
+    /// count as usable: that their driver taints them no longer may be seen after its word that they are released.
     pub(crate) fn without_leftovers(
         &self,
         gone: &BTreeMap<PodUid, &Hold>,
@@ -496,14 +497,22 @@ impl Cluster {
             if self.is_held_back(name) || self.is_reserved(name) {
                 continue;
             }
-            let mut released: Released<'_> = record
-                .claims()
-                .filter(|claim| leftovers.contains(claim))
-                .map(|claim| (claim, &[][..]))
-                .collect();
-            if released.is_empty() {
+            let mut left: BTreeMap<&ClaimUid, Vec<DeviceName>> = BTreeMap::new();
+            for device in &record.node.devices {
+                if let Some(claim) = &device.allocated_to
+                    && leftovers.contains(claim)
+                {
+                    let devices = left.entry(claim).or_default();
+                    devices.extend(device.healthy.then(|| device.name.clone()));
+                }
+            }
+            if left.is_empty() {
                 continue;
             }
+            let mut released: Released<'_> = left
+                .iter()
+                .map(|(claim, devices)| (*claim, devices.as_slice()))
+                .collect();
             let (stays, going) = self.parted(name, gone);
             released.extend(going);
             let used = PodResources::default();

@@ -901,6 +901,7 @@ impl State {
             is_told: !victims.is_empty(),
             victims,
             ending,
+            claims: BTreeSet::new(),
             flavor: preempting.flavor,
             charges: preempting.charges,
             nodes: preempting.nodes,

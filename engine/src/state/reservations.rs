@@ -22,7 +22,7 @@ use super::{State, clock::earlier, ids::GangId, rounds::Moment};
 use crate::{
     decision::{Blocker, GivesWay, Kept, Why},
     model::{Hold, MOST_SECONDS_AFTER_NOTICE, Running},
-    names::{FlavorName, GangUid, NodeName, PodUid, Timestamp},
+    names::{ClaimUid, FlavorName, GangUid, NodeName, PodUid, Timestamp},
     quota::{
         PreemptionReason,
         charges::{Delta, largest, undoing},
@@ -36,6 +36,9 @@ pub(super) struct Reservation {
     pub(super) victims: BTreeMap<GangUid, PreemptionReason>,
     /// Those that were ending by themselves, and hold something still: nobody tells them to.
     pub(super) ending: BTreeSet<GangUid>,
+    /// The claims that those held which are waited for, or were: they may be allocated for a while after nobody holds them any more.
+    /// [`State::reserve`] notes them.
+    pub(super) claims: BTreeSet<ClaimUid>,
     /// Whether anybody was told to give way.
     pub(super) is_told: bool,
     /// The Flavor on which it is charged.
@@ -409,7 +412,7 @@ impl State {
     }
 
     /// Keeps something for a gang, which is not judged until that is over.
-    pub(super) fn reserve(&mut self, id: GangId, reservation: Reservation) {
+    pub(super) fn reserve(&mut self, id: GangId, mut reservation: Reservation) {
         let Some(waiting) = self.waiting.get(id) else {
             return;
         };
@@ -426,6 +429,13 @@ impl State {
         self.stand_aside(id, true);
         self.settle_aside();
         self.changed_gangs.insert(id);
+        for victim in reservation.all_victims() {
+            let pods = self.running.pods_of(&victim);
+            let holds = pods.filter_map(|pod| self.holds.get(pod));
+            let claims = holds.flat_map(|hold| &hold.claims);
+            let claims = claims.map(|claim| claim.uid.clone());
+            reservation.claims.extend(claims);
+        }
         let (charges, nodes) = (reservation.charges.clone(), reservation.nodes.clone());
         let victims = self.reservations.enter(&uid, reservation);
         for victim in &victims {

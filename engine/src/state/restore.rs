@@ -83,6 +83,7 @@ impl State {
             is_told: true,
             victims: reserved.victims,
             ending: BTreeSet::new(),
+            claims: BTreeSet::new(),
             flavor: reserved.flavor.clone(),
             charges: Vec::new(),
             nodes: BTreeSet::new(),

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     decision::{Budget, CommitRoom, Decisions},
     model::Hold,
-    names::{ClaimUid, GangUid, NodeName, PodUid},
+    names::{ClaimUid, GangUid, PodUid},
     placement::{Effort, Verdict, View, plan},
     quota::{
         NodeId, QuotaTree,
@@ -347,7 +347,7 @@ impl State {
     /// Whether a gang for which nothing is kept any more has quota and a place, wherever it is, once the victims of others
     /// are gone, and what its own have left behind. Without any of it, it has not: it was judged already.
     fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
-        let leftovers = self.leftovers_on(&kept.nodes);
+        let leftovers = self.leftovers_of(kept);
         if leftovers.is_empty() && self.reservations.victims().next().is_none() {
             return false;
         }
@@ -379,12 +379,17 @@ impl State {
         matches!(verdict, Verdict::Placed(_))
     }
 
-    /// Claims that have devices on these nodes though nobody holds them, and nobody who waits names them. What a gang holds is gone
-    /// as soon as its driver says so; its claims are deallocated once its pods are gone as objects, too.
-    fn leftovers_on<'a>(&'a self, nodes: &'a BTreeSet<NodeName>) -> BTreeSet<&'a ClaimUid> {
-        let claims = self.cluster.claims_on(nodes);
+    /// Claims that have devices on the nodes that are kept though nobody holds them: those that its victims held, and all that nobody
+    /// who waits names. What a gang holds is gone as soon as its driver says so; its claims are deallocated once its pods are gone
+    /// as objects, too. So is one that gangs share by name. The next attempt of a victim names it again, needs nothing else, and
+    /// would have it back at once if nothing were kept any more, and give way again, time after time. What somebody who waits
+    /// names and no victim held was made in advance: nobody gives it back.
+    fn leftovers_of<'a>(&'a self, kept: &'a Reservation) -> BTreeSet<&'a ClaimUid> {
+        let claims = self.cluster.claims_on(&kept.nodes);
         let is_left = |claim: &&ClaimUid| {
-            self.charges.holders(claim) == 0 && self.waiting.naming(claim).next().is_none()
+            let was_theirs = kept.claims.contains(*claim);
+            let may_go = was_theirs || self.waiting.naming(claim).next().is_none();
+            may_go && self.charges.holders(claim) == 0
         };
         claims.filter(is_left).collect()
     }

@@ -966,6 +966,26 @@ fn what_was_freed_stays_kept_while_the_devices_of_those_who_gave_way_are_allocat
     assert_eq!(admitted(&world.decide()), ["high"]);
 }
 
+/// Their driver says in one place that it released them, and in another one that they can be allocated: which of both is seen first is not
+/// certain.
+#[test]
+fn what_was_freed_stays_kept_while_a_driver_taints_what_is_allocated_still() {
+    // Whether nothing is wrong with the devices, but that they are held; who is admitted.
+    for (healthy, expected) in [(true, &[][..]), (false, &["small"])] {
+        let mut world = what_was_freed_is_allocated_still();
+        let mut tainted = node("n0", "s/l", 4);
+        for device in &mut tainted.devices {
+            device.allocated_to = Some("low-0".into());
+            (device.usable, device.healthy) = (false, healthy);
+        }
+        world.state.apply(Update::Node(tainted));
+        assert_eq!(admitted(&world.decide()), expected, "healthy: {healthy}");
+        allocate_all_of_n0(&mut world, None);
+        let afterwards: &[&str] = if healthy { &["high"] } else { &[] };
+        assert_eq!(admitted(&world.decide()), afterwards, "healthy: {healthy}");
+    }
+}
+
 #[test]
 fn devices_that_nobody_ever_gives_back_are_waited_for_so_long() {
     let mut world = what_was_freed_is_allocated_still();
@@ -974,6 +994,43 @@ fn devices_that_nobody_ever_gives_back_are_waited_for_so_long() {
     world.now = kept.expect("it is kept").0 - 2;
     assert_eq!(admitted(&world.decide()), [""; 0]);
     assert_eq!(admitted(&world.decide()), ["small"]);
+}
+
+/// A gang of one pod that names a claim for all devices of `n0`, and nothing else.
+fn naming(uid: &str, named: &str, is_allocated: bool) -> Gang {
+    let mut named = claim(named, 4);
+    if is_allocated {
+        let devices = (0..4).map(|index| device(index).name);
+        named.allocated = Some((node_name("n0"), devices.collect()));
+    }
+    gang_of(uid, "a", vec![pod(&format!("{uid}-again"), vec![named])])
+}
+
+/// Who shares a claim needs nothing but that claim. As long as it is allocated still, whoever names it would take it back, and give way
+/// again, time after time.
+#[test]
+fn s15_what_was_freed_stays_kept_though_somebody_names_the_claim_that_is_allocated_still() {
+    // The next attempt of the victim, and another gang.
+    for uid in ["low", "other"] {
+        let mut world = what_was_freed_is_allocated_still();
+        world.submit([naming(uid, "low-0", true)]);
+        for _ in 0..3 {
+            assert_eq!(admitted(&world.decide()), [""; 0], "{uid} waits");
+        }
+        allocate_all_of_n0(&mut world, None);
+        world.submit([naming(uid, "low-0", false)]);
+        assert_eq!(admitted(&world.decide()), ["high"], "{uid} waits");
+    }
+}
+
+#[test]
+fn a_claim_that_was_made_in_advance_and_that_no_victim_held_is_not_waited_for() {
+    let mut world = what_was_freed_is_allocated_still();
+    allocate_all_of_n0(&mut world, Some("made"));
+    world.submit([naming("other", "made", true)]);
+    assert!(world.state.kept_for(&"high".into()).is_some());
+    world.decide();
+    assert!(world.state.kept_for(&"high".into()).is_none());
 }
 
 /// A gang as it was told as running, with another priority.
