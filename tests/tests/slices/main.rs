@@ -13,7 +13,6 @@ mod by_resource;
 mod declared;
 mod driver;
 mod full_node;
-mod hardware;
 mod overlapping;
 mod stage;
 

@@ -15,14 +15,14 @@ use kube::{Api, Client, api::ListParams};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota},
     cluster::Cluster,
+    device_nodes::{self, OnHardware},
     gangs,
     kubernetes::{self, LIMIT, Progress, eventually},
+    node::Node,
     workloads::Workload,
 };
 use nvidia_ml_mock::Card;
 use serde_json::Value;
-
-use crate::hardware;
 
 /// Node label by which pods choose their node: its name.
 pub(crate) const POOL: &str = "example.com/pool";
@@ -166,21 +166,35 @@ pub(crate) async fn given(cluster: &Cluster, namespace: &str, pod: &str) -> Resu
     let mut granted = gangs::granted(&cluster.client(), namespace).await?;
     let devices = granted.remove(pod).unwrap_or_default();
     let mut given = Vec::new();
-    let mut device_nodes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut by_node: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for (node, device) in devices {
-        let found = hardware::find(hardware::node(cluster, &node)?, &device)?;
-        let of_node = device_nodes.entry(node.clone()).or_default();
-        of_node.extend(found.device_nodes);
+        let state = node_named(cluster, &node)?.hardware().read()?;
+        let found = OnHardware::find(&state, &device).with_context(|| node.clone())?;
+        let wanted = by_node.entry(node.clone()).or_default();
+        wanted.extend(found.device_nodes);
         given.push(Given {
             node,
             device,
             uuid: found.uuid,
         });
     }
-    for (node, wanted) in &device_nodes {
-        hardware::ensure_has(hardware::node(cluster, node)?, namespace, pod, wanted)?;
+    for (node, wanted) in by_node {
+        let record = node_named(cluster, &node)?.record();
+        let record = fs::read_to_string(&record).with_context(|| record.display().to_string())?;
+        let has =
+            device_nodes::of_container(&record, namespace, pod).with_context(|| node.clone())?;
+        ensure!(
+            has == wanted,
+            "the container of {namespace}/{pod} on {node} was given the device nodes {has:?}; {given:?} was allocated, which has {wanted:?}"
+        );
     }
     Ok(given)
+}
+
+fn node_named<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Node> {
+    let mut nodes = cluster.nodes.iter();
+    let node = nodes.find(|known| known.name() == name);
+    node.with_context(|| format!("there is no node {name}"))
 }
 
 /// An attribute of each of these devices, as it is published.
@@ -219,9 +233,7 @@ pub(crate) fn example<const OBJECTS: usize>(file: &str) -> Result<[Value; OBJECT
 
 /// The cards of a node, in the order of its devices.
 pub(crate) fn cards(cluster: &Cluster, node: &str) -> Result<Vec<Card>> {
-    let mut nodes = cluster.nodes.iter();
-    let node = nodes.find(|known| known.name() == node);
-    let node = node.context("the node is there")?;
+    let node = node_named(cluster, node)?;
     let mut state = node.hardware().read()?;
     let uuids = node.gpu_uuids().into_iter();
     let cards = uuids.map(|uuid| state.cards.remove(&uuid).unwrap_or_default());
