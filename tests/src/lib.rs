@@ -10,6 +10,7 @@
 //! | [`fake_nodes`] | nodes that one process plays, for questions of size; [`scale`] measures with them |
 //! | [`recovery_bench`] | how long it takes from a fault to the whole gang running again |
 //! | [`faults`] | faults of GPUs: injected, waited for, mended |
+//! | [`device_nodes`] | what stands for a device on its node's hardware, and what of it a container was given |
 //! | [`driver_socket`] | the driver of a node, called as its kubelet calls it |
 //! | [`containers`] | machines with real containers, where the chart is installed as it is |
 //! | [`install`] | the chart, by real Helm, and our programs with what the chart rendered |
@@ -30,6 +31,7 @@ pub mod cluster;
 pub mod containers;
 pub mod control_plane;
 pub mod demo;
+pub mod device_nodes;
 pub mod driver_socket;
 pub mod events;
 pub mod evictions;

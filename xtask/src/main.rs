@@ -31,7 +31,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Runs everything that CI runs, or one suite of it.
+    /// Runs what CI runs, or one suite.
     Test(test::Arguments),
     /// Measures what no test does.
     Bench(bench::Arguments),

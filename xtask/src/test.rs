@@ -1,4 +1,5 @@
-//! `cargo xtask test`: everything that CI runs, stage by stage, with the time that each took.
+//! `cargo xtask test`: what CI runs, stage by stage, with the time that each took. By itself it is all but two things, which run where they are
+//! asked for: the stages that take minutes to build ([`ON_DEMAND`]), and the longer cases of some suites (`--all`).
 
 mod model;
 mod report;
@@ -34,7 +35,7 @@ pub(crate) struct Arguments {
     /// The seed that a suite that samples starts from.
     #[arg(long)]
     seed: Option<u64>,
-    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`, `faults`.
+    /// The longer cases, too, of a suite that has a core: `shipped`, `slices`, `faults`, `outages`. No run has them without, CI's neither.
     #[arg(long)]
     all: bool,
 }
@@ -58,8 +59,8 @@ const LONGEST_FIRST: [&str; 11] = [
     "smoke",
 ];
 
-/// Stages that run where they are named alone: the promtool of `alerts`, the Helm of `helm3` and the library of `cdi` take minutes to build
-/// once.
+/// Stages that run where they are named alone, and so not in CI: the promtool of `alerts`, the Helm of `helm3` and the library of `cdi` take
+/// minutes to build once.
 const ON_DEMAND: [&str; 3] = ["alerts", "helm3", "cdi"];
 
 /// Suites that ask a program honestly while others attack it, and fail unless it answers in time: they run one after the

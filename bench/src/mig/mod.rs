@@ -143,7 +143,7 @@ mod tests {
                 Measured::Unproved(facts) => eprintln!("{facts}: no optimum was proved"),
             }
         }
-        // Without proofs everything would pass.
+        // Without proofs everything would pass. Here those of more load count as well.
         let proved = solved.len() as u64;
         assert!(proved * 10 >= SAMPLE * 9, "{proved} of {SAMPLE} are proved");
         let judged: Vec<&Solved> = solved

@@ -3,9 +3,11 @@
 //! Three nodes: `h100` with eight GPUs that are cut for whoever asks, and made whole again; `a30` with four that an administrator left in
 //! MIG mode, so that there are slices only; `bridged` with four that are whole, and connected two by two. That no memory of a GPU is ever in
 //! two hands, that everybody is charged for what he has and that no slice is left behind is judged by the observer: by device nodes and cards.
+//! That whoever runs has the device nodes of what it was allocated, and of nothing else, is judged whenever a scenario asks what it was given.
 
 mod burst;
 mod by_memory;
+mod by_model;
 mod by_place;
 mod by_resource;
 mod declared;
@@ -51,6 +53,7 @@ fn main() -> ExitCode {
         ..ClusterOptions::default()
     };
     let mut scenarios = by_memory::scenarios();
+    scenarios.extend(by_model::scenarios());
     scenarios.extend(by_place::scenarios());
     scenarios.extend(by_resource::scenarios());
     scenarios.extend(declared::scenarios());

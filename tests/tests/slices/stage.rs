@@ -15,11 +15,13 @@ use kube::{Api, Client, api::ListParams};
 use muster_tests::{
     builders::{self, RankProgram, gpu_quota},
     cluster::Cluster,
+    device_nodes::{self, OnHardware},
     gangs,
     kubernetes::{self, LIMIT, Progress, eventually},
+    node::Node,
     workloads::Workload,
 };
-use nvidia_ml_mock::{Card, mig_uuid};
+use nvidia_ml_mock::Card;
 use serde_json::Value;
 
 /// Node label by which pods choose their node: its name.
@@ -131,69 +133,68 @@ impl<'a> Single<'a> {
         Ok(pods.get(self.name).await?)
     }
 
-    /// Tells it to finish, waits until its gang has, and fails unless its program saw what it was given.
+    /// Tells it to finish, waits until its gang has, and fails unless its program was told what it was given.
     pub(crate) async fn finishes(self, client: &Client, given: &[Given]) -> Result<()> {
         self.ranks.finish()?;
         gangs::wait_until_finished(client, self.namespace, &gangs::of_pod(self.name)).await?;
         self.saw(given)
     }
 
-    /// Fails unless its program, which has ended, saw what it was given.
+    /// Fails unless its program, which has ended, was told what it was given. That it had the device nodes of that is known since it ran.
     pub(crate) fn saw(&self, given: &[Given]) -> Result<()> {
-        let seen = self
-            .ranks
-            .gpus()?
-            .remove(&0)
-            .context("rank 0 has reported")?;
-        let seen: BTreeSet<&str> = seen.iter().map(String::as_str).collect();
-        let uuids: BTreeSet<&str> = given.iter().map(|given| &*given.uuid).collect();
-        ensure!(
-            seen == uuids,
-            "{} saw {seen:?}, and was given {given:?}",
-            self.name
-        );
-        Ok(())
+        ensure_saw(&self.ranks, 0, given).with_context(|| self.name.to_owned())
     }
 }
 
-/// The devices that a pod that runs was given.
+/// Fails unless the program of this rank, which has ended, was told what it was given.
+pub(crate) fn ensure_saw(ranks: &RankProgram, rank: u32, given: &[Given]) -> Result<()> {
+    let mut by_rank = ranks.gpus()?;
+    let seen = by_rank.remove(&rank);
+    let seen = seen.with_context(|| format!("rank {rank} has not reported"))?;
+    let seen: BTreeSet<&str> = seen.iter().map(String::as_str).collect();
+    let uuids: BTreeSet<&str> = given.iter().map(|given| &*given.uuid).collect();
+    ensure!(
+        seen == uuids,
+        "rank {rank} saw {seen:?}, and was given {given:?}"
+    );
+    Ok(())
+}
+
+/// The devices that a pod that runs was given: those that it was allocated. Fails unless its container was started with the device nodes of
+/// exactly these.
 pub(crate) async fn given(cluster: &Cluster, namespace: &str, pod: &str) -> Result<Vec<Given>> {
     let mut granted = gangs::granted(&cluster.client(), namespace).await?;
     let devices = granted.remove(pod).unwrap_or_default();
-    let devices = devices.into_iter().map(|(node, device)| {
-        let uuid = uuid_of(cluster, &node, &device)?;
-        Ok(Given { node, device, uuid })
-    });
-    devices.collect()
+    let mut given = Vec::new();
+    let mut by_node: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for (node, device) in devices {
+        let state = node_named(cluster, &node)?.hardware().read()?;
+        let found = OnHardware::find(&state, &device).with_context(|| node.clone())?;
+        let wanted = by_node.entry(node.clone()).or_default();
+        wanted.extend(found.device_nodes);
+        given.push(Given {
+            node,
+            device,
+            uuid: found.uuid,
+        });
+    }
+    for (node, wanted) in by_node {
+        let record = node_named(cluster, &node)?.record();
+        let record = fs::read_to_string(&record).with_context(|| record.display().to_string())?;
+        let has =
+            device_nodes::of_container(&record, namespace, pod).with_context(|| node.clone())?;
+        ensure!(
+            has == wanted,
+            "the container of {namespace}/{pod} on {node} was given the device nodes {has:?}; {given:?} was allocated, which has {wanted:?}"
+        );
+    }
+    Ok(given)
 }
 
-/// Who a device is on the hardware, while it exists: device `gpu-N` is the N-th GPU of its node, and of a slice the name ends with the first
-/// of its memory slices.
-fn uuid_of(cluster: &Cluster, node: &str, device: &str) -> Result<String> {
-    let unknown = || format!("there is no device {device} on {node}");
+fn node_named<'a>(cluster: &'a Cluster, name: &str) -> Result<&'a Node> {
     let mut nodes = cluster.nodes.iter();
-    let node = nodes
-        .find(|known| known.name() == node)
-        .with_context(unknown)?;
-    let (gpu, slice) = match device.split_once("-mig-") {
-        Some((gpu, slice)) => (gpu, Some(slice)),
-        None => (device, None),
-    };
-    let number = gpu.strip_prefix("gpu-").with_context(unknown)?;
-    let number: usize = number.parse().with_context(unknown)?;
-    let uuids = node.gpu_uuids();
-    let gpu = uuids.get(number).with_context(unknown)?;
-    let Some(slice) = slice else {
-        return Ok(gpu.clone());
-    };
-    let (_, start) = slice.rsplit_once('-').with_context(unknown)?;
-    let start: u32 = start.parse().with_context(unknown)?;
-    let state = node.hardware().read()?;
-    let card = state.cards.get(gpu).with_context(unknown)?;
-    let mut instances = card.gpu_instances.iter();
-    let instance = instances.find(|instance| instance.placement.start == start);
-    let instance = instance.with_context(|| format!("{} is not there", unknown()))?;
-    Ok(mig_uuid(gpu, instance.id, 0))
+    let node = nodes.find(|known| known.name() == name);
+    node.with_context(|| format!("there is no node {name}"))
 }
 
 /// An attribute of each of these devices, as it is published.
@@ -232,9 +233,7 @@ pub(crate) fn example<const OBJECTS: usize>(file: &str) -> Result<[Value; OBJECT
 
 /// The cards of a node, in the order of its devices.
 pub(crate) fn cards(cluster: &Cluster, node: &str) -> Result<Vec<Card>> {
-    let mut nodes = cluster.nodes.iter();
-    let node = nodes.find(|known| known.name() == node);
-    let node = node.context("the node is there")?;
+    let node = node_named(cluster, node)?;
     let mut state = node.hardware().read()?;
     let uuids = node.gpu_uuids().into_iter();
     let cards = uuids.map(|uuid| state.cards.remove(&uuid).unwrap_or_default());
