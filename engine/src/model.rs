@@ -636,7 +636,8 @@ pub struct Hold {
     pub releasing: bool,
 }
 
-/// A claim that is held. Two holds may name the same claim: it is charged once.
+/// A claim that is held. Two holds may name the same claim: it is charged once on each node. It is held on two where a node is back with
+/// what it held of a claim that was allocated elsewhere meanwhile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldClaim {
     /// UID of the claim.

@@ -1,8 +1,12 @@
 //! What is charged to whom, as the holds say.
 //!
-//! Invariant: a claim is charged once, however many holds name it: to the hold with the smallest pod UID
-//! among those whose Team bears the charge. So the sum does not depend on the order of updates (S10).
+//! Invariant: a claim is charged once on each node that it is held on, however many holds there name it: to the hold with the
+//! smallest pod UID among those whose Team bears the charge. So the sum does not depend on the order of updates (S10).
 //! What a node's account bears (`charged_to_node`) is charged to no Team.
+//!
+//! The devices of a claim are those of one node, and so is every hold of it, but for one case: a node was lost, the claim of a user was
+//! allocated elsewhere for other pods meanwhile, and the node is back with what it held. Those are devices of two nodes, perhaps of
+//! two Flavors or two Teams, under one UID. Were one of the two charged, the other would be given to somebody above a limit (S1).
 
 use std::{
     cmp::Reverse,
@@ -14,7 +18,7 @@ use crate::{
     decision::Blocker,
     fairness::HeldByNamespace,
     model::{Claim, Hold, namespace_of},
-    names::{ClaimUid, FlavorName, GangUid, NamespaceName, PodUid, TeamName},
+    names::{ClaimUid, FlavorName, GangUid, NamespaceName, NodeName, PodUid, TeamName},
 };
 
 /// How many gangs an explanation names.
@@ -65,10 +69,10 @@ struct Holders {
 }
 
 impl Holders {
-    /// The charge that counts.
-    fn charged(&self) -> Option<&ClaimCharge> {
+    /// The charge that counts on a node.
+    fn charged_on(&self, node: &NodeName) -> Option<&ClaimCharge> {
         let mut charges = self.by_pod.values();
-        charges.find(|charge| !charge.charged_to_node)
+        charges.find(|charge| charge.is_borne_on(node))
     }
 
     /// Counts a pod of a gang in or out; whether the gang began or ceased to hold the claim by that.
@@ -94,6 +98,7 @@ struct ClaimCharge {
     gang: GangUid,
     gang_name: String,
     team: TeamName,
+    node: NodeName,
     charged_to_node: bool,
     flavor: FlavorName,
     gpus: Amount,
@@ -101,6 +106,11 @@ struct ClaimCharge {
 }
 
 impl ClaimCharge {
+    /// Whether a Team bears it, and it is held on that node.
+    fn is_borne_on(&self, node: &NodeName) -> bool {
+        !self.charged_to_node && self.node == *node
+    }
+
     fn amounts(&self) -> [(Resource, Amount); 2] {
         [(Resource::Gpus, self.gpus), (Resource::Vram, self.vram)]
     }
@@ -197,6 +207,7 @@ impl Charges {
                 gang: hold.gang.clone(),
                 gang_name: hold.gang_name.clone(),
                 team: hold.team.clone(),
+                node: hold.node.clone(),
                 charged_to_node: hold.charged_to_node,
                 flavor: claim.flavor.clone(),
                 gpus: claim.gpus,
@@ -226,7 +237,7 @@ impl Charges {
         charge: Option<ClaimCharge>,
     ) {
         let holders = self.claims.entry(uid.clone()).or_default();
-        let old = holders.charged().cloned();
+        let old = holders.charged_on(&hold.node).cloned();
         let was_shared = holders.pods_of.len() > 1;
         let comes = charge.is_some();
         let known = match charge {
@@ -247,7 +258,7 @@ impl Charges {
             (true, false) => self.shared_claims -= 1,
             _ => {}
         }
-        let new = holders.charged().cloned();
+        let new = holders.charged_on(&hold.node).cloned();
         if holders.by_pod.is_empty() {
             self.claims.remove(uid);
         }
@@ -435,9 +446,9 @@ impl Charges {
     /// What would change if these holds were gone already: what the proofs of their release will give back.
     pub(crate) fn without(&self, gone: &BTreeMap<PodUid, &Hold>) -> Vec<Delta> {
         let mut deltas = Vec::new();
-        let mut claims: BTreeSet<&ClaimUid> = BTreeSet::new();
+        let mut claims: BTreeSet<(&ClaimUid, &NodeName)> = BTreeSet::new();
         for hold in gone.values() {
-            claims.extend(hold.claims.iter().map(|claim| &claim.uid));
+            claims.extend(hold.claims.iter().map(|claim| (&claim.uid, &hold.node)));
             if hold.charged_to_node {
                 continue;
             }
@@ -450,18 +461,18 @@ impl Charges {
                 });
             }
         }
-        for uid in claims {
+        for (uid, node) in claims {
             let Some(holders) = self.claims.get(uid) else {
                 continue;
             };
             let stays = holders
                 .by_pod
                 .iter()
-                .any(|(pod, charge)| !charge.charged_to_node && !gone.contains_key(pod));
+                .any(|(pod, charge)| charge.is_borne_on(node) && !gone.contains_key(pod));
             if stays {
                 continue;
             }
-            let Some(charge) = holders.charged() else {
+            let Some(charge) = holders.charged_on(node) else {
                 continue;
             };
             for (resource, amount) in charge.amounts() {
@@ -590,6 +601,69 @@ mod tests {
         let more = told(BLOCKERS_NAMED + 1);
         assert_eq!((more.gangs.len(), more.more), (BLOCKERS_NAMED, 1));
         assert!(!more.gangs.contains(&names[0]), "the one that holds least");
+    }
+
+    /// A node is back with what it held of a claim that has devices of another Flavor elsewhere by now.
+    #[test]
+    fn what_a_claim_has_on_two_nodes_is_charged_on_both_in_whatever_order_it_comes_and_goes() {
+        let hold = |pod: &str, node: &str, flavor: &str| Hold {
+            pod: pod.into(),
+            gang: "g".into(),
+            gang_name: "ml/g".to_owned(),
+            team: "a".into(),
+            node: node.into(),
+            charged_to_node: false,
+            resources: crate::model::PodResources::default(),
+            charged: Vec::new(),
+            claims: vec![crate::model::HeldClaim {
+                uid: "shared".into(),
+                flavor: flavor.into(),
+                gpus: Amount(2 * Amount::ONE_GPU.0),
+                vram: Amount::ZERO,
+                request: None,
+                devices: None,
+            }],
+            releasing: false,
+        };
+        let team = TeamName::from("a");
+        let charged = |charges: &Charges| {
+            let of_team = charges.of_team(&team);
+            let of_team = of_team.map(|(of, amount)| (of.flavor.to_string(), amount.0));
+            of_team.collect::<Vec<_>>()
+        };
+        let both = [("a100".to_owned(), 2_000), ("h100".to_owned(), 2_000)];
+        let on_n1 = [hold("q", "n1", "h100"), hold("r", "n1", "h100")];
+        for back in ["p", "s"] {
+            let back = hold(back, "n0", "a100");
+            for comes_at in 0..=on_n1.len() {
+                let mut charges = Charges::default();
+                let mut in_order: Vec<&Hold> = on_n1.iter().collect();
+                in_order.insert(comes_at, &back);
+                for hold in in_order {
+                    charges.add(hold);
+                }
+                assert_eq!(charged(&charges), both, "{} comes {comes_at}.", back.pod);
+                let gone = BTreeMap::from([(back.pod.clone(), &back)]);
+                let given_back = charges.without(&gone);
+                let given_back = given_back.iter().filter(|delta| delta.amount != 0);
+                let given_back: Vec<_> = given_back
+                    .map(|delta| (delta.of.flavor.to_string(), delta.amount))
+                    .collect();
+                assert_eq!(given_back, [("a100".to_owned(), -2_000)]);
+                let gone = on_n1.iter().take(1);
+                let gone = gone.map(|hold| (hold.pod.clone(), hold)).collect();
+                assert!(
+                    charges.without(&gone).is_empty(),
+                    "another pod has it still"
+                );
+                charges.remove(&back);
+                assert_eq!(charged(&charges), both[1..]);
+                charges.remove(&on_n1[0]);
+                assert_eq!(charged(&charges), both[1..]);
+                charges.remove(&on_n1[1]);
+                assert!(charged(&charges).is_empty() && charges.claims.is_empty());
+            }
+        }
     }
 
     /// Gangs of several Teams come, grow, shrink and go; whoever holds most is named, of all Teams as of each of them.

@@ -398,6 +398,36 @@ fn a_claim_is_charged_once_however_many_holds_name_it() {
     assert_eq!(state.usage(&team_name("a"))[0].used, gpus(0));
 }
 
+/// A node is back with what it held of a claim that pods on another node have by now: neither use hides the other.
+#[test]
+fn a_claim_is_charged_on_each_node_on_which_it_is_held() {
+    for (earlier, later) in [("p", "q"), ("q", "p")] {
+        let teams = ["a", "b"].map(|name| team(name, None, limit(4)));
+        let mut state = state(nodes(3), teams.to_vec());
+        let mut back = hold(earlier, "a", "n0", &[0, 1]);
+        let mut elsewhere = hold(later, "b", "n1", &[0, 1, 2]);
+        for hold in [&mut back, &mut elsewhere] {
+            hold.claims[0].uid = "shared".into();
+        }
+        state.apply(Update::Hold(elsewhere));
+        for is_back in [false, true] {
+            back.charged_to_node = !is_back;
+            back.releasing = true;
+            state.apply(Update::Hold(back.clone()));
+            let used = |name: &str| state.usage(&team_name(name))[0].used;
+            let of_a = if is_back { 2 } else { 0 };
+            assert_eq!((used("a"), used("b")), (gpus(of_a), gpus(3)), "{earlier}");
+        }
+        submit(&mut state, gangs("b", "next:2"));
+        assert!(admitted(&decide(&mut state)).is_empty(), "{earlier}");
+        assert!(matches!(why(&state, "next"), Why::Quota { .. }));
+        state.apply(Update::HoldGone(pod_uid(earlier)));
+        let used = |name: &str| state.usage(&team_name(name))[0].used;
+        assert_eq!((used("a"), used("b")), (gpus(0), gpus(3)), "{earlier}");
+        assert!(admitted(&decide(&mut state)).is_empty(), "{earlier}");
+    }
+}
+
 #[test]
 fn what_a_lost_node_bears_is_not_charged_to_the_team() {
     let mut state = state(nodes(1), vec![team("a", None, limit(8))]);

@@ -1,7 +1,7 @@
 //! What every pod holds, as the engine is told it: the union of intents, admissions and permits.
 //!
 //! A hold exists as long as any of them names it, so that no order in which they come and go lets a charge
-//! drop out in between. Two of them may name the same claim: the engine charges a claim once, by UID.
+//! drop out in between. Two of them may name the same claim: the engine charges a claim once on each node, by UID.
 //!
 //! Kept by difference: each source says what it contributes whenever something of it changed, and only the pods that it
 //! names, or named, are worked out again.
@@ -347,8 +347,13 @@ pub(crate) fn of_node(context: PollContext<'_>, node: &str) -> Part {
 fn of_permit(context: PollContext<'_>, node: &str, permit: &Permit) -> engine::Hold {
     let charged = charge::read(&permit.charge);
     let claims = charged.claims.into_iter();
-    let mut claims: Vec<engine::HeldClaim> =
-        claims.map(|claim| known(context, node, claim)).collect();
+    let claims = claims.map(|claim| known(context, node, claim));
+    let mut claims: Vec<engine::HeldClaim> = if permit.withdrawn {
+        let claims = claims.map(|claim| as_it_is_here(context, node, claim));
+        claims.collect()
+    } else {
+        claims.collect()
+    };
     // What is charged to nobody is held all the same, under a name of the node's own: nobody but its driver says so, and
     // the claim of that UID may wait, or be held, elsewhere. On this node nobody gets it before that is over
     // (`crate::outward::still_prepared`).
@@ -398,6 +403,36 @@ fn known(context: PollContext<'_>, node: &str, mut claim: engine::HeldClaim) -> 
     claim.devices = allocated(context, claim.uid.as_str())
         .or_else(|| listed(context, node, claim.uid.as_str()));
     claim
+}
+
+/// A claim that a withdrawn permit names may have devices of our driver on another node by now: one that its user made outlives its pods, and
+/// is allocated anew for others. These are not what this node has prepared. That its driver says; before it has answered,
+/// nobody knows.
+fn as_it_is_here(
+    context: PollContext<'_>,
+    node: &str,
+    mut claim: engine::HeldClaim,
+) -> engine::HeldClaim {
+    if allocated(context, claim.uid.as_str()).is_some_and(|devices| are_elsewhere(node, &devices)) {
+        let has_answered = || {
+            let devices = context.index.node_devices(node);
+            devices.is_some_and(|devices| release::has_acknowledged(context, devices))
+        };
+        // What it asks for has those devices, too.
+        claim.request = None;
+        claim.devices =
+            listed(context, node, claim.uid.as_str()).or_else(|| has_answered().then(Vec::new));
+    }
+    claim
+}
+
+/// Whether these are devices of our driver, and none of them is of the node.
+fn are_elsewhere(node: &str, devices: &[engine::DeviceName]) -> bool {
+    let ours = format!("{}/", muster_api::keys::DRIVER);
+    let own = format!("{ours}{node}/");
+    let mut devices = devices.iter().map(engine::DeviceName::as_str).peekable();
+    devices.peek().is_some()
+        && devices.all(|device| device.starts_with(&ours) && !device.starts_with(&own))
 }
 
 /// The devices of a claim's allocation.

@@ -3,7 +3,8 @@
 //! **Lost** is a mark in the node's `NodeDevices`, so that every leader reads it the same. It moves what the node holds from its
 //! Teams to the node's own account **without any proof**: pods may still run there. So nothing is planned on the node until it is
 //! Ready again and its driver has acknowledged that very generation; with that all of it counts for its Teams again, which may be more than
-//! they may have by then: from there on it only falls. Its permits stay, and go by the driver's answer as ever. Where no driver of ours
+//! they may have by then: from there on it only falls. A claim of a user may have other devices elsewhere by then: what the node has of it counts
+//! beside these. Its permits stay, and go by the driver's answer as ever. Where no driver of ours
 //! has anything to answer for, Ready is enough.
 //!
 //! **Proof** of release without the driver, for permits that are withdrawn: the Node carries the taint `out-of-service` and

@@ -185,6 +185,83 @@ fn a_gang_on_a_lost_node_is_evicted_before_kubernetes_deletes_its_pods_and_start
     assert_eq!(used(&bench), Amount::ONE_GPU);
 }
 
+/// A gang whose pod names a claim that its user made lost its node, its pod was deleted by force, and the next one has the claim on the other
+/// node. Returns what [`running_of`] does.
+fn has_its_claim_elsewhere(gpus: usize) -> (Bench, &'static str, &'static str) {
+    let (mut bench, node, other) = running_of(gpus);
+    let next = json!({
+        "metadata": {
+            "name": "train-1", "namespace": "ml", "creationTimestamp": "2027-01-01T00:00:00Z",
+            "labels": {keys::GANG: "train"}, "annotations": {keys::GANG_SIZE: "1"},
+        },
+        "spec": {
+            "containers": [{"name": "rank", "resources": {"claims": [{"name": "gpu"}]}}],
+            "resourceClaims": [{"name": "gpu", "resourceClaimName": "train-0"}],
+            "schedulingGates": [{"name": keys::ADMISSION_GATE}],
+        },
+        "status": {"phase": "Pending"},
+    });
+    die(&mut bench, node);
+    pass(&mut bench, 245);
+    assert_eq!(bench.gang_status().attempt, 2);
+    bench.server.put(Object::Pod(parse(next)));
+    bench.server.remove(&pod_key("train-0"));
+    pass(&mut bench, 40);
+    assert!(is_lost(&bench, node));
+    assert!(bench.has_permits(node) && bench.has_permits(other));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+    (bench, node, other)
+}
+
+/// The node is Ready, and its driver still lists the claim.
+fn comes_back_with_the_claim(bench: &mut Bench, node: &str) {
+    let held = vec!["claim-of-train-0".to_owned()];
+    bench.holding.insert(node.to_owned(), held);
+    bench.silent_drivers.clear();
+    set_ready(bench, node, "True");
+    bench.run();
+    assert!(!is_lost(bench, node) && bench.has_permits(node));
+}
+
+/// The claim has one UID, and devices on two nodes: one of these uses hid the other, and a gang was admitted above the limit.
+#[test]
+fn what_a_node_that_is_back_holds_of_a_claim_is_charged_beside_what_that_has_elsewhere() {
+    let (mut bench, node, _) = has_its_claim_elsewhere(1);
+    comes_back_with_the_claim(&mut bench, node);
+    assert_eq!(used(&bench), Amount(2 * Amount::ONE_GPU.0));
+    bench.holding.clear();
+    bench.run();
+    assert!(!bench.has_permits(node));
+    assert_eq!(used(&bench), Amount::ONE_GPU);
+}
+
+#[test]
+fn nothing_is_planned_on_devices_that_a_node_holds_of_a_claim_that_is_allocated_elsewhere() {
+    let (mut bench, node, other) = has_its_claim_elsewhere(5);
+    let Object::ResourceClaim(claim) = claim("train-0", keys::DEVICE_CLASS_GPU) else {
+        unreachable!()
+    };
+    let mut claim = Arc::unwrap_or_clone(claim);
+    claim.status = serde_json::from_value(json!({"allocation": {"devices": {"results": [
+        {"request": "gpu", "driver": keys::DRIVER, "pool": other, "device": "gpu-0"},
+    ]}}}))
+    .unwrap();
+    bench.server.put(Object::ResourceClaim(Arc::new(claim)));
+    bench.runs_on("train-1", other);
+    comes_back_with_the_claim(&mut bench, node);
+    // Its quota is enough; of the four GPUs two are free.
+    bench.gang("next", 3);
+    bench.run();
+    let is_gated = |bench: &Bench, pod: &str| {
+        let spec = bench.server.pod(pod).unwrap().spec.unwrap();
+        spec.scheduling_gates.is_some_and(|gates| !gates.is_empty())
+    };
+    assert!(is_gated(&bench, "next-0"), "one has no device");
+    bench.holding.clear();
+    bench.run();
+    assert!(!is_gated(&bench, "next-0"), "what was held is free");
+}
+
 #[test]
 fn a_gang_says_which_node_it_lost_avoids_it_and_pauses_if_it_loses_it_soon_again() {
     let (mut bench, node, other) = running_of(4);
