@@ -9,6 +9,8 @@
 //! STATE/slices.json        UUIDs of the slices that were made in this boot, so that one without a record is known as ours
 //! STATE/layout-slices.json UUIDs of the slices that declared layouts made in this boot: theirs to remove, should the node have none any more
 //! STATE/faults.json        what is wrong with the GPUs (see `faults`)
+//! STATE/fault-policy.json  what the administrator says that faults mean, as it was seen last (see `faults::policy`)
+//! STATE/bypasses.json      what processes use which nothing explains (see `bypass::remembered`)
 //! STATE/mended/UUID        what a person says of a GPU, and the answer (see `faults::mended`); no lock is needed for it
 //! STATE/gpus/UUID.lock     held (flock) by whoever changes that GPU: its slices, or its MIG mode; its length is how many changes have begun
 //! STATE/quarantine/        files that could not be read, for people

@@ -104,7 +104,8 @@ async fn follow(
     }
 }
 
-fn load(store: &Store) -> FaultPolicySpec {
+/// What was seen last, as far as that can be read. Blocking.
+pub(crate) fn load(store: &Store) -> FaultPolicySpec {
     let load = || -> Result<Option<FaultPolicySpec>, DiskFailure> {
         let _lock = store
             .lock()
@@ -118,7 +119,8 @@ fn load(store: &Store) -> FaultPolicySpec {
         .unwrap_or_default()
 }
 
-fn keep(store: &Store, spec: &FaultPolicySpec) -> Result<(), DiskFailure> {
+/// Keeps what was seen last. Blocking; twice does no harm.
+pub(crate) fn keep(store: &Store, spec: &FaultPolicySpec) -> Result<(), DiskFailure> {
     let _lock = store
         .lock()
         .map_err(|error| DiskFailure::new(error.to_string()))?;

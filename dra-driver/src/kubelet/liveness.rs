@@ -112,7 +112,14 @@ async fn within(
 
 #[cfg(test)]
 mod tests {
+    use muster_kubelet_api::registration::registration_server::RegistrationServer;
+    use muster_serve::Readiness;
+    use tokio::net::UnixListener;
+    use tokio_stream::wrappers::UnixListenerStream;
+    use tonic::transport::Server;
+
     use super::*;
+    use crate::kubelet::registration::Registrar;
 
     #[tokio::test]
     async fn a_socket_that_nobody_serves_ends_it_and_is_named() {
@@ -127,6 +134,43 @@ mod tests {
         let failed = watch(&sockets, &handle, Duration::from_millis(1)).await;
         assert!(failed.contains("registration socket"), "{failed}");
         assert!(failed.contains("reg.sock"), "{failed}");
+    }
+
+    #[tokio::test]
+    async fn a_dra_socket_that_accepts_and_never_answers_is_named_within_its_limit() {
+        let directory = tempfile::tempdir().unwrap();
+        let sockets = Sockets {
+            registration: directory.path().join("reg.sock"),
+            dra: directory.path().join("dra.sock"),
+        };
+        let registrar = Registrar {
+            endpoint: sockets.dra.display().to_string(),
+            registered: Readiness::default().condition("registered"),
+        };
+        let incoming = UnixListenerStream::new(UnixListener::bind(&sockets.registration).unwrap());
+        let router = Server::builder().add_service(RegistrationServer::new(registrar));
+        let served = tokio::spawn(router.serve_with_incoming(incoming));
+        let listener = UnixListener::bind(&sockets.dra).unwrap();
+        let accepted = tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            // By now registration has answered. Nothing happens any more but that time passes, and nobody need wait for that.
+            tokio::time::pause();
+            stream
+        });
+        // The task that owns the machine is there, and would not answer either.
+        let (handle, _messages) = Handle::unconnected();
+        let begin = tokio::time::Instant::now();
+        let failed = look(&sockets, &handle).await.unwrap_err();
+        let failed = format!("{failed:#}");
+        assert_eq!(
+            failed,
+            "DRA socket: no answer in time: deadline has elapsed"
+        );
+        let waited = begin.elapsed();
+        assert!((LIMIT..2 * LIMIT).contains(&waited), "{waited:?}");
+        // The connection was there to the end.
+        drop(accepted.await.unwrap());
+        served.abort();
     }
 
     #[tokio::test]

@@ -40,14 +40,21 @@ pub struct Board<'a> {
 }
 
 impl<'a> Board<'a> {
-    /// What of `mig` fits into a ResourceSlice that has room for so many devices. `None`: nothing.
-    pub fn new(gpu: &Gpu, mig: &'a MigFacts, mut room: usize) -> Option<Self> {
-        let memory = usize::try_from(mig.memory_slices()).unwrap_or(usize::MAX);
-        if memory == 0 || memory > MAX_COUNTERS {
-            return None;
+    /// What of `mig` fits into a ResourceSlice that has room for so many devices. An error: nothing does, and what is left out, a sentence for each
+    /// (none, if nobody knows what it can be cut into).
+    pub fn new(gpu: &Gpu, mig: &'a MigFacts, mut room: usize) -> Result<Self, Vec<String>> {
+        let set = gpu.device_name();
+        if mig.memory_slices() == 0 {
+            return Err(Vec::new());
+        }
+        if mig.memory_slices() > MOST_MEMORY_SLICES {
+            return Err(vec![format!(
+                "{set}: all slices: it has {} memory slices, each of which is a counter, and a set has at most {MAX_COUNTERS}",
+                mig.memory_slices()
+            )]);
         }
         let mut board = Self {
-            set: gpu.device_name(),
+            set,
             totals: (0..mig.memory_slices())
                 .map(|slice| (memory_slice(slice), 1))
                 .collect(),
@@ -77,7 +84,10 @@ impl<'a> Board<'a> {
                 .slices
                 .extend(placements.map(|placement| (profile, placement)));
         }
-        (!board.slices.is_empty()).then_some(board)
+        if board.slices.is_empty() {
+            return Err(board.left_out);
+        }
+        Ok(board)
     }
 
     /// Its slices, in the order in which they are to be tried.
@@ -559,11 +569,25 @@ mod tests {
         let mut three = board.slices().to_vec();
         three.truncate(3);
         assert!(fits(&board, &three[..2]) && !fits(&board, &three));
-        // One more, and the profile cannot be counted; two more, and not even memory can.
-        for count in [32, 33] {
+        // One more, and the profile cannot be counted; two more, and not even memory can. It is said.
+        for (count, said) in [
+            (
+                32,
+                "gpu-0: 32 slices 1g.10gb: at most 2 may exist, and a set has at most 32 counters",
+            ),
+            (
+                33,
+                "gpu-0: all slices: it has 33 memory slices, each of which is a counter, and a set has at most 32",
+            ),
+        ] {
             let mig = with_memory_slices(count);
-            assert!(Board::new(&gpu, &mig, 63).is_none(), "{count}");
+            let left_out = Board::new(&gpu, &mig, 63).unwrap_err();
+            assert_eq!(left_out, [said]);
         }
+        // Nobody knows of anything that could be left out.
+        let mut unknown = h100(true);
+        unknown.profiles.clear();
+        assert!(Board::new(&gpu, &unknown, 63).unwrap_err().is_empty());
     }
 
     #[test]

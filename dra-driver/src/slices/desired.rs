@@ -104,20 +104,44 @@ pub enum Offering<'a> {
 impl<'a> Offering<'a> {
     /// How this GPU is offered. One in MIG mode that stays in it is never offered whole.
     pub fn of(known: &'a KnownGpu, policy: &Policy) -> Self {
+        Self::with_left_out(known, policy).0
+    }
+
+    /// The same with what it could be cut into and the API cannot show, a sentence for each.
+    fn with_left_out(known: &'a KnownGpu, policy: &Policy) -> (Self, Vec<String>) {
         let whole = policy.may_toggle(known);
-        let board = || {
-            let mig = known.gpu.mig.as_ref()?;
-            let room = MAX_DEVICES_PER_SLICE - usize::from(whole);
-            Board::new(&known.gpu, mig, room)
-        };
         let can_be_cut = known.is_in_mig_mode() || whole;
-        let board = (policy.mode == Mode::Dynamic && can_be_cut)
-            .then(board)
-            .flatten();
-        match board {
-            Some(board) => Self::Every { board, whole },
-            None if known.is_in_mig_mode() => Self::Existing,
-            None => Self::Whole,
+        let as_it_is = || {
+            if known.is_in_mig_mode() {
+                Self::Existing
+            } else {
+                Self::Whole
+            }
+        };
+        let mig = known.gpu.mig.as_ref();
+        let Some(mig) = mig.filter(|_| policy.mode == Mode::Dynamic && can_be_cut) else {
+            return (as_it_is(), Vec::new());
+        };
+        let room = MAX_DEVICES_PER_SLICE - usize::from(whole);
+        match Board::new(&known.gpu, mig, room) {
+            Ok(board) => {
+                let left_out = board.left_out().to_vec();
+                (Self::Every { board, whole }, left_out)
+            }
+            Err(mut left_out) => {
+                let offering = as_it_is();
+                if !left_out.is_empty() {
+                    let instead = match offering {
+                        Self::Existing => "as the slices that exist",
+                        Self::Whole | Self::Every { .. } => "whole",
+                    };
+                    left_out.push(format!(
+                        "{}: no slice of it is made for claims; it is offered {instead}",
+                        known.gpu.device_name()
+                    ));
+                }
+                (offering, left_out)
+            }
         }
     }
 
@@ -183,10 +207,10 @@ pub fn desired(known: &KnownGpus, policy: &Policy, order: &[String], tainted: &T
     let is_listed = |uuid: &str| known.gpus.iter().any(|gpu| gpu.gpu.uuid == uuid);
     let node_fault = tainted.faults.node_fault(is_listed);
     for gpu in &known.gpus {
-        let offering = Offering::of(gpu, policy);
+        let (offering, of_gpu) = Offering::with_left_out(gpu, policy);
+        left_out.extend(of_gpu);
         if let Offering::Every { board, .. } = &offering {
             sets.push(board.counter_set());
-            left_out.extend(board.left_out().iter().cloned());
         }
         let needed = Needed {
             held: held_parts(gpu, tainted),
@@ -1006,6 +1030,55 @@ mod tests {
         assert!(taint_keys(&dynamic, "gpu-0-mig-1g10gb-5").is_empty());
         let existing = contents(&known, &Policy::default(), &Tainted::default());
         assert!(taint_keys(&existing, "gpu-0-mig-1g10gb-6").is_empty());
+    }
+
+    #[test]
+    fn a_gpu_of_which_no_slice_can_be_shown_is_offered_as_it_is_and_that_is_said() {
+        // A profile of one memory slice, at each of so many places.
+        let with_memory_slices = |is_on: bool, count: u32| {
+            let mut mig = h100(is_on);
+            mig.profiles.retain(|profile| profile.name == "1g.10gb");
+            mig.profiles[0].placements = (0..count)
+                .map(|start| Placement { start, size: 1 })
+                .collect();
+            mig
+        };
+        let too_many = "gpu-0: all slices: it has 33 memory slices, each of which is a counter, and a set has at most 32";
+        let existing =
+            "gpu-0: no slice of it is made for claims; it is offered as the slices that exist";
+        let whole = "gpu-0: no slice of it is made for claims; it is offered whole";
+        for (is_on, said, offered) in [
+            (true, [too_many, existing], "gpu-0-mig-1g10gb-6"),
+            (false, [too_many, whole], "gpu-0"),
+        ] {
+            let known = known_with(1, |_| Some(with_memory_slices(is_on, 33)));
+            let slices = if is_on {
+                vec![slice(19, 6, 1, 1)]
+            } else {
+                Vec::new()
+            };
+            let known = with_slices(known, "GPU-0", slices);
+            let found = desired(&known, &dynamic(), &[], &Tainted::default());
+            assert_eq!(found.left_out, said, "{is_on}");
+            assert_eq!(found.contents.len(), 1, "{is_on}");
+            assert_eq!(names(&found.contents[0]), [offered], "{is_on}");
+        }
+        // All profiles are left out, each with its reason: one slice of a name stands for two.
+        let mut twins = with_memory_slices(true, 2);
+        twins.profiles[0].placements = vec![Placement { start: 0, size: 1 }; 2];
+        let known = known_with(1, |_| Some(twins.clone()));
+        let found = desired(&known, &dynamic(), &[], &Tainted::default());
+        assert_eq!(
+            found.left_out,
+            [
+                "gpu-0: 2 slices 1g.10gb: another slice has the same name",
+                existing
+            ]
+        );
+        // Where slices are made for nobody, none is missing.
+        let known = known_with(1, |_| Some(with_memory_slices(true, 33)));
+        let found = desired(&known, &Policy::default(), &[], &Tainted::default());
+        assert!(found.left_out.is_empty(), "{:?}", found.left_out);
     }
 
     #[test]

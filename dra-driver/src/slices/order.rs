@@ -7,9 +7,13 @@
 //! A move changes two slices, so it gives all slices a new generation, and until the last of them is written kube-scheduler finds the pool
 //! incomplete and passes over it. Therefore [`Moves`]: one at a time, at most once a minute, and not while a pod that was let go to this
 //! node lacks its devices. It is let go only after its permit stands in `NodeDevices`, which names its claims, and a claim that was prepared is
-//! on disk; so a live permit for a claim without a record says that its allocation may be under way. What it does not see: a permit that
-//! the watch has yet to show, and pods that need none (in Observe, say). For these the pool is incomplete for as long as its few writes
-//! take; kube-scheduler tries such a pod again when the slices change.
+//! on disk; so a live permit for a claim without a record says that its allocation may be under way. What it does not see is a permit that
+//! the watch has yet to show: for that pod the pool is incomplete for as long as a few writes take, and kube-scheduler tries it again when the
+//! slices change.
+//!
+//! Where permits are not enforced (in Observe, or while nobody has said so yet) pods need none, so nobody can tell who waits, and **no GPU
+//! moves** ([`tells_who_waits`]). kube-scheduler still takes the first device that fits, in the order that was right when the slices were
+//! published anew. The price: a GPU that is cut stays behind whole ones that stand before it, so claims may cut more GPUs than they need.
 //!
 //! No move takes a device out of the pool or renames it: what is allocated stays allocated.
 
@@ -146,13 +150,18 @@ pub fn standing<'a>(slices: impl Iterator<Item = &'a ResourceSlice>) -> Vec<Stri
     found.into_iter().map(|(_, uuid)| uuid).collect()
 }
 
+/// Whether permits say which pods may be waiting for devices of this node: elsewhere pods need none.
+pub fn tells_who_waits(node_devices: &NodeDevices) -> bool {
+    node_devices.spec.enforce
+}
+
 /// The claims that a live permit of this node names and that have no record: their pods may be waiting for devices. What kube-scheduler makes for
 /// a pod that asks by the name of a resource is named, and recorded, by what it is permitted as.
 pub fn awaited<'a>(
-    node_devices: Option<&'a NodeDevices>,
+    node_devices: &'a NodeDevices,
     recorded: &BTreeSet<String>,
 ) -> BTreeSet<&'a str> {
-    let permits = node_devices.into_iter().flat_map(|it| &it.spec.permits);
+    let permits = node_devices.spec.permits.iter();
     let live = permits.filter(|permit| !permit.withdrawn && !permit.of_other_driver);
     live.flat_map(|permit| &permit.claim_uids)
         // What a device plugin hands out is no claim.
@@ -349,9 +358,8 @@ mod tests {
         let object = NodeDevices::new("node", spec);
         let recorded = BTreeSet::from(["prepared".to_owned(), by_name("p-2")]);
         assert_eq!(
-            awaited(Some(&object), &recorded),
+            awaited(&object, &recorded),
             BTreeSet::from(["pending", by_name("p-3").as_str()])
         );
-        assert!(awaited(None, &recorded).is_empty());
     }
 }

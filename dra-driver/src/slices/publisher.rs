@@ -126,6 +126,15 @@ impl Default for Memory {
     }
 }
 
+impl Memory {
+    /// Of what the API cannot show, what is to be told: all of it, when it is other than it was. `None`: it was told, or there is nothing.
+    fn news_of(&mut self, left_out: Vec<String>) -> Option<&[String]> {
+        let is_new = left_out != self.left_out;
+        self.left_out = left_out;
+        (is_new && !self.left_out.is_empty()).then_some(self.left_out.as_slice())
+    }
+}
+
 /// What is known while others hand out GPUs of the node.
 #[derive(Debug, Default)]
 pub struct Withheld {
@@ -238,7 +247,8 @@ impl Publisher {
         let says_nothing =
             offer == Offer::Published && kept.as_ref().is_some_and(BTreeSet::is_empty);
         if !says_nothing {
-            let contents = self.contents(known, &policy, tainted, slices).await;
+            let now = Instant::now();
+            let contents = self.contents(known, &policy, tainted, slices, now).await;
             let contents = self.with_retained(contents, offer, slices).await?;
             let withheld = kept.map(|kept| others::only(&contents, &kept));
             let contents = withheld.as_deref().unwrap_or(&contents);
@@ -290,10 +300,10 @@ impl Publisher {
         policy: &Policy,
         tainted: &Tainted,
         slices: &Slices,
+        now: Instant,
     ) -> Vec<Content> {
         let standing = order::standing(own(slices));
         let mut order = order::arranged(known, policy, &standing);
-        let now = Instant::now();
         if let Some((one, other)) = order::next_move(known, policy, &order)
             && self.memory.moves.is_due(now)
             && self.nobody_waits().await
@@ -307,29 +317,29 @@ impl Publisher {
             self.memory.moves.moved(now);
         }
         let Desired { contents, left_out } = desired(known, policy, &order, tainted);
-        if left_out != self.memory.left_out {
-            if !left_out.is_empty() {
-                tracing::warn!(
-                    ?left_out,
-                    "the GPUs can be cut into more than ResourceSlices can show"
-                );
-            }
-            self.memory.left_out = left_out;
+        if let Some(left_out) = self.memory.news_of(left_out) {
+            tracing::warn!(
+                ?left_out,
+                "the GPUs can be cut into more than ResourceSlices can show"
+            );
         }
         contents
     }
 
-    /// Whether no pod that was let go to this node lacks its devices, as far as permits and records say.
+    /// Whether no pod that was let go to this node lacks its devices, as far as permits and records say. Where they do not, somebody may.
     async fn nobody_waits(&self) -> bool {
         // Permits first: a claim that is prepared meanwhile has its record by then.
         let node_devices = self.node_devices.borrow().clone();
+        let Some(node_devices) = node_devices.filter(|it| order::tells_who_waits(it)) else {
+            return false;
+        };
         let Some(disk) = self.disk().await else {
             return false;
         };
         let holding = disk.records.values().filter(|record| record.holds());
         let named = holding.flat_map(|record| [Some(&record.claim.uid), record.by_name.as_ref()]);
         let recorded = named.flatten().cloned().collect();
-        order::awaited(node_devices.as_deref(), &recorded).is_empty()
+        order::awaited(&node_devices, &recorded).is_empty()
     }
 
     /// The same with the devices that are published, not offered any more, and may still be allocated. All claims are listed only
@@ -577,3 +587,6 @@ fn take(slices: &mut Option<Slices>, event: WatchEvent<ResourceSlice>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,9 +4,13 @@
 
 use std::{fmt::Write as _, os::unix::fs::symlink};
 
+use muster_api::{FaultPolicySpec, FaultRule};
 use muster_device::{Listed, ListedGpu};
 
-use super::*;
+use super::{
+    marks::{Mark, MarkedReset, NotReserved},
+    *,
+};
 use crate::{
     bypass::remembered::Remembered,
     faults,
@@ -18,17 +22,23 @@ use crate::{
 const RUNS: u64 = 25;
 /// How often each is damaged, so that the same file is set aside more than once.
 const ROUNDS: u64 = 3;
-/// All files that are read, but for locks.
-const FILES: [&str; 8] = [
+/// All files with a schema, two of claims and one of a GPU that a command was left running on. What people say (`mended`) is text, and is no
+/// part of this.
+const FILES: [&str; 10] = [
     "claims/c.json",
     "claims/s.json",
+    MARK,
     "node.json",
     "devices.json",
     "slices.json",
     "layout-slices.json",
     "faults.json",
+    "fault-policy.json",
     "bypasses.json",
 ];
+/// The mark of that GPU, which no claim has.
+const MARK: &str = "claims/GPU-7.hook.json";
+const MARKED: &str = "GPU-7";
 
 /// What files hold that are not ours, or that somebody has edited.
 fn foreign() -> Vec<String> {
@@ -73,6 +83,71 @@ fn records() -> BTreeMap<String, Record> {
         .collect()
 }
 
+fn fault_policy() -> FaultPolicySpec {
+    let rule = FaultRule {
+        xid: Some(31),
+        class: "App".to_owned(),
+        ..FaultRule::default()
+    };
+    FaultPolicySpec { rules: vec![rule] }
+}
+
+fn mark() -> Mark {
+    Mark {
+        id: "one".to_owned(),
+        boot_id: "boot".to_owned(),
+        reset: Some(MarkedReset {
+            gpu: MARKED.to_owned(),
+            number: 1,
+        }),
+    }
+}
+
+/// Takes up the mark that was left and leaves one anew, as drivers do that end while a command runs.
+fn mark_anew(f: &Fixture) -> Result<(), DiskFailure> {
+    for (uuid, left, guard) in f.store.left_marks()? {
+        drop(guard);
+        f.store.remove_left_mark(&uuid, &left)?;
+    }
+    // One of a later version stays, and keeps its GPU.
+    drop(read::<Mark>(&state(f).join(MARK))?);
+    let gpus = BTreeSet::from([MARKED.to_owned()]);
+    match f.store.reserve(&gpus, &mark(), |_, _| Ok(())) {
+        Ok(reserved) => {
+            drop(reserved);
+            Ok(())
+        }
+        Err(NotReserved::Disk(failure)) => Err(failure),
+        Err(NotReserved::InUse(why)) => panic!("{why}"),
+    }
+}
+
+/// What is left of the mark: it is found as somebody wrote it, set aside, or of a later version, and keeps its GPU if it is there.
+fn check_mark(f: &Fixture, is_whole: bool, told: &str) {
+    let left = f.store.left_marks().unwrap();
+    let found = left.iter().find(|(uuid, ..)| uuid == MARKED);
+    if is_whole {
+        let found = found.map(|(_, mark, _)| mark);
+        assert_eq!(found, Some(&mark()), "{told}");
+    }
+    let path = state(f).join(MARK);
+    let is_there = fs::symlink_metadata(&path).is_ok();
+    match found {
+        Some(_) => assert!(is_there, "{told}"),
+        None if is_there => {
+            let failure = read::<Mark>(&path).err();
+            assert!(
+                failure.as_ref().is_some_and(is_newer),
+                "{told}: {failure:?}"
+            );
+        }
+        None => assert!(is_set_aside(f, MARK), "{told}"),
+    }
+    drop(left);
+    let is_kept = f.store.changes_of_gpu(MARKED).unwrap().is_none();
+    assert_eq!(is_kept, is_there, "{told}");
+}
+
 fn state(f: &Fixture) -> PathBuf {
     f.root.path().join("state")
 }
@@ -90,6 +165,8 @@ fn write_all(f: &Fixture) -> Result<(), DiskFailure> {
     let faults = faults::memory::load(&f.store, "boot")?;
     let generation = faults.generation();
     drop(faults::memory::write(&f.store, &faults, generation)?);
+    faults::policy::keep(&f.store, &fault_policy())?;
+    mark_anew(f)?;
     Remembered::load(&f.store).write(&f.store)
 }
 
@@ -258,6 +335,12 @@ fn goes_on(
         Err(failure) => assert!(is_newer(&failure), "{told}: {failure}"),
     }
     drop(lock);
+    let policy = faults::policy::load(&f.store);
+    assert!(
+        !whole("fault-policy.json") || policy == fault_policy(),
+        "{told}: {policy:?}"
+    );
+    check_mark(f, whole(MARK), told);
     if let Err(failure) = write_all(f) {
         assert!(is_newer(&failure), "{told}: {failure}");
         return false;
