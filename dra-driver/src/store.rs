@@ -702,7 +702,13 @@ fn incomplete(message: String) -> DiskFailure {
 }
 
 fn failure(path: &Path, error: &io::Error) -> DiskFailure {
-    DiskFailure::new(format!("{}: {error}", path.display()))
+    let help = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "; make room there, and the kubelet's next call goes on"
+        }
+        _ => "",
+    };
+    DiskFailure::new(format!("{}: {error}{help}", path.display()))
 }
 
 fn named(path: &Path, error: &io::Error) -> io::Error {

@@ -127,6 +127,21 @@ pub const EFFECTS: [EffectKind; 28] = [
     EffectKind::DriverTaint,
 ];
 
+/// Every kind of effect that the drivers of one node have, whose GPUs can be cut: `tests/slices` plays them.
+pub const DRIVER_EFFECTS: [EffectKind; 11] = [
+    EffectKind::DriverLock,
+    EffectKind::DriverLook,
+    EffectKind::DriverCommit,
+    EffectKind::DriverHear,
+    EffectKind::DriverReadClaim,
+    EffectKind::DriverReadNodeDevices,
+    EffectKind::DriverGather,
+    EffectKind::DriverWriteStatus,
+    EffectKind::DriverAnswer,
+    EffectKind::DriverTaint,
+    EffectKind::DriverSlices,
+];
+
 /// Effects that too few of the histories drawn here have for each of their pairs to be met: most owners are Jobs that are not
 /// evicted, and nodes that are gone come back soon.
 const RARE: [EffectKind; 4] = [
@@ -260,18 +275,33 @@ impl Matrix {
 
     /// Pairs that exist and were not met, by name; those that are rare left out.
     pub fn missing(&self) -> Vec<String> {
-        pairs()
+        self.missing_of(EFFECTS.into_iter().filter(|effect| !RARE.contains(effect)))
+    }
+
+    /// Pairs of these effects that exist and were not met, by name.
+    pub fn missing_of(&self, effects: impl IntoIterator<Item = EffectKind>) -> Vec<String> {
+        pairs_of(effects)
             .into_iter()
-            .filter(|(effect, _)| !RARE.contains(effect))
             .filter(|pair| !self.met.contains_key(pair))
             .map(|(effect, mishap)| format!("{effect:?} x {mishap:?}"))
             .collect()
     }
+
+    /// How often an effect met a mishap.
+    pub fn times(&self, effect: EffectKind, mishap: Mishap) -> u64 {
+        let times = self.met.get(&(effect, mishap));
+        times.copied().unwrap_or_default()
+    }
 }
 
-/// All pairs that exist.
+/// All pairs that exist in clusters of whole GPUs.
 pub fn pairs() -> Vec<(EffectKind, Mishap)> {
-    EFFECTS
+    pairs_of(EFFECTS)
+}
+
+/// All pairs of these effects that exist.
+pub fn pairs_of(effects: impl IntoIterator<Item = EffectKind>) -> Vec<(EffectKind, Mishap)> {
+    effects
         .into_iter()
         .flat_map(|effect| MISHAPS.map(|mishap| (effect, mishap)))
         .filter(|(effect, mishap)| effect.meets(*mishap))
@@ -288,9 +318,8 @@ impl fmt::Display for Matrix {
         for effect in EFFECTS {
             write!(formatter, "{:22}", format!("{effect:?}"))?;
             for mishap in MISHAPS {
-                let times = self.met.get(&(effect, mishap)).copied().unwrap_or_default();
                 let cell = if effect.meets(mishap) {
-                    times.to_string()
+                    self.times(effect, mishap).to_string()
                 } else {
                     "-".to_owned()
                 };
@@ -315,5 +344,25 @@ mod tests {
             }
         }
         assert_eq!(matrix.missing(), ["PatchPod x DoneLate"]);
+    }
+
+    #[test]
+    fn what_clusters_of_whole_gpus_met_does_not_stand_for_slices() {
+        let mut matrix = Matrix::default();
+        for (effect, mishap) in pairs() {
+            matrix.note(effect, mishap);
+        }
+        assert_eq!(
+            matrix.missing_of(DRIVER_EFFECTS),
+            [
+                "DriverSlices x CrashBefore",
+                "DriverSlices x CrashAfter",
+                "DriverSlices x Refused"
+            ]
+        );
+        for effect in DRIVER_EFFECTS {
+            let is_of_slices = effect == EffectKind::DriverSlices;
+            assert_ne!(EFFECTS.contains(&effect), is_of_slices, "{effect:?}");
+        }
     }
 }

@@ -315,7 +315,7 @@ pub(super) fn plain(message: String) -> Refusal {
 pub(super) fn disk_failed(claim: &ClaimRef, failure: &DiskFailure) -> Answer {
     let of_what = match failure.reason {
         Some(_) => "",
-        None => "the driver's state directory: ",
+        None => "the driver's files: ",
     };
     Answer::Refused(Refusal {
         reason: failure.reason,

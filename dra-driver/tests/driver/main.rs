@@ -7,6 +7,7 @@ mod bypass;
 mod claims;
 mod containers;
 mod faults;
+mod full_disk;
 mod layouts;
 mod node;
 mod nvml;

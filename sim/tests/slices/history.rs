@@ -1,5 +1,8 @@
 //! One history of one node.
 
+mod mishaps;
+mod permits;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
@@ -13,10 +16,13 @@ use muster_sim::{
     drivers::{Drivers, InjectedBug, Step},
     gpu_node::{Container, GpuNode},
     gpu_slices::{GpuSlices, unit_of},
-    matrix::{EffectKind, Mishap},
+    matrix::{Matrix, Mishap},
     random::Random,
     scenario::{NodeShape, Product},
 };
+
+use mishaps::Aim;
+use permits::Cost;
 
 const NODE: &str = "node-0";
 const NAMESPACE: &str = "ml";
@@ -51,6 +57,16 @@ pub(crate) struct Report {
     pub(crate) mode_changes: u64,
     /// Claims that were given slices of an administrator.
     pub(crate) foreign_prepared: u64,
+    /// Claims with slices that were prepared while only what has a permit may be.
+    pub(crate) slices_permitted: u64,
+    /// The same of whole GPUs.
+    pub(crate) wholes_permitted: u64,
+    /// Permits that were withdrawn while their claim was wanted.
+    pub(crate) permits_withdrawn: u64,
+    /// Permits that were removed while their claim was still wanted.
+    pub(crate) permits_lost: u64,
+    /// What met what.
+    pub(crate) matrix: Matrix,
 }
 
 /// What the kubelet wants with a claim.
@@ -69,6 +85,10 @@ struct Wanted {
     call: Option<(u64, CallId, u64)>,
     /// Before that it is not asked again.
     not_before: u64,
+    /// What its permit is charged.
+    cost: Cost,
+    /// Its permit was withdrawn: it gets no other.
+    gives_way: bool,
 }
 
 struct History {
@@ -82,6 +102,11 @@ struct History {
     created: u64,
     /// When things ceased to go wrong.
     healed_at: u64,
+    /// Whether only what has a permit may be prepared.
+    enforces: bool,
+    /// UIDs of the claims that were recorded, or had a CDI file, when it was looked last.
+    recorded: BTreeSet<String>,
+    aim: Aim,
     report: Report,
 }
 
@@ -97,9 +122,15 @@ pub(crate) fn play(seed: u64, bug: Option<InjectedBug>) -> Report {
 
 impl History {
     fn new(seed: u64, bug: Option<InjectedBug>) -> Self {
+        let mut random = Random::new(seed);
+        // Where permits are asked for, fewer claims are prepared: half of the histories go without.
+        let enforces = random.one_in(2);
         let mut api = ApiServer::default();
-        // Permits are the concern of the whole cluster's histories.
-        let devices = NodeDevices::new(NODE, NodeDevicesSpec::default());
+        let spec = NodeDevicesSpec {
+            enforce: enforces,
+            ..NodeDevicesSpec::default()
+        };
+        let devices = NodeDevices::new(NODE, spec);
         let _ = api.create(devices);
         let mut node = GpuNode::new(NodeShape {
             name: NODE.to_owned(),
@@ -111,7 +142,7 @@ impl History {
         let mut drivers = Drivers::default();
         drivers.plant(bug);
         Self {
-            random: Random::new(seed),
+            random,
             now: 1,
             api,
             node,
@@ -120,6 +151,9 @@ impl History {
             foreign: Vec::new(),
             created: 0,
             healed_at: 0,
+            enforces,
+            recorded: BTreeSet::new(),
+            aim: Aim::of(seed),
             report: Report {
                 seed,
                 ..Report::default()
@@ -185,6 +219,10 @@ impl History {
             return;
         }
         let position = self.random.index(running);
+        self.crash_at(position);
+    }
+
+    fn crash_at(&mut self, position: usize) {
         let halves = self.node.slices.all().filter(|(_, it)| it.uuid.is_none());
         let foreign = self.foreign.iter().filter(|(_, it)| it.uuid.is_none());
         self.report.crashes_while_locked += u64::from(halves.count() > foreign.count());
@@ -307,6 +345,7 @@ impl History {
         if !goes_on {
             self.remove_foreign();
         }
+        self.permit(goes_on);
         let odds = if goes_on { 6 } else { 2 };
         let uids: Vec<String> = self.wanted.keys().cloned().collect();
         for uid in uids {
@@ -378,6 +417,7 @@ impl History {
             namespace: NAMESPACE.to_owned(),
             name,
         };
+        let cost = Cost::of(devices.iter().filter_map(|name| inventory.get(name)));
         self.wanted.insert(
             uid,
             Wanted {
@@ -385,6 +425,8 @@ impl History {
                 wish: Wish::Prepare,
                 call: None,
                 not_before: 0,
+                cost,
+                gives_way: false,
             },
         );
     }
@@ -459,16 +501,26 @@ impl History {
             return Ok(false);
         };
         let mishap = if goes_wrong {
-            self.refusal(&step)
+            self.draw_mishap(&step)
         } else {
             None
         };
+        self.note_met(&step, mishap);
         self.say(format!("{} {mishap:?}", self.drivers.describe(&step)));
-        let answered = self
-            .drivers
-            .perform(&step, self.now, &mut self.api, &mut self.node, mishap);
-        if let Some(answered) = answered {
-            self.hear(answered.instance, answered.call, &answered.answer)?;
+        let position = self.drivers.position(&step);
+        if mishap != Some(Mishap::CrashBefore) {
+            let answered =
+                self.drivers
+                    .perform(&step, self.now, &mut self.api, &mut self.node, mishap);
+            if let Some(answered) = answered {
+                self.hear(answered.instance, answered.call, &answered.answer)?;
+            }
+        }
+        if let (Some(Mishap::CrashBefore | Mishap::CrashAfter), Some(position)) = (mishap, position)
+        {
+            // What it did is judged as it died.
+            self.check()?;
+            self.crash_at(position);
         }
         if self.random.one_in(10) {
             self.now += self.random.between(1, 400);
@@ -483,23 +535,6 @@ impl History {
         let soon = self.now + 500;
         let next = wakes.filter(|at| *at > self.now).unwrap_or(soon);
         self.now = next.min(self.now + 5_000);
-    }
-
-    fn refusal(&mut self, step: &Step) -> Option<Mishap> {
-        let odds = match self.drivers.effect(step) {
-            Some(EffectKind::DriverSlices) => 8,
-            Some(EffectKind::DriverCommit) => 20,
-            _ => return None,
-        };
-        if !self.drivers.can_fail(step) || !self.random.one_in(odds) {
-            return None;
-        }
-        if odds == 8 {
-            self.report.refusals += 1;
-        } else {
-            self.report.full_disks += 1;
-        }
-        Some(Mishap::Refused)
     }
 
     fn hear(&mut self, instance: u64, call: CallId, answer: &Answer) -> Result<(), String> {
@@ -543,8 +578,10 @@ impl History {
         };
         if record.devices.iter().any(|it| it.slice.is_some()) {
             self.report.slices_prepared += 1;
+            self.report.slices_permitted += u64::from(self.enforces);
         } else {
             self.report.wholes_prepared += 1;
+            self.report.wholes_permitted += u64::from(self.enforces);
         }
         let mut slices = record.devices.iter().filter_map(|it| it.slice.as_ref());
         self.report.foreign_prepared += u64::from(slices.any(|slice| slice.stays));
@@ -569,7 +606,8 @@ impl History {
         Ok(())
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check(&mut self) -> Result<(), String> {
+        self.check_permits()?;
         let held: Vec<(&str, &Unit)> = self.node.held().collect();
         for (number, (claim, unit)) in held.iter().enumerate() {
             let before = &held[..number];
@@ -617,7 +655,8 @@ impl History {
 
     /// Whether nothing is left, or nobody comes for it any more. (What only the look for forgotten claims finds takes two looks.)
     fn is_at_rest(&self) -> bool {
-        let is_left = !self.node.disk.records.is_empty() || !self.node.cdi.is_empty();
+        let is_left =
+            !self.node.disk.records.is_empty() || !self.node.cdi.is_empty() || self.has_permits();
         let is_over = self.now > self.healed_at + REST_MILLISECONDS;
         self.drivers.instances.len() == 1 && self.foreign.is_empty() && (!is_left || is_over)
     }
@@ -629,6 +668,13 @@ impl History {
         }
         if let Some(uid) = self.node.cdi.keys().next() {
             return Err(format!("S6: the CDI file of {uid} is left"));
+        }
+        if self.has_permits() {
+            let status = self
+                .api
+                .get::<NodeDevices>("", NODE)
+                .map(|it| (&it.spec, &it.status));
+            return Err(format!("S6: permits are left: {status:?}"));
         }
         match self.node.slices.all().next() {
             None => Ok(()),

@@ -1,16 +1,26 @@
-//! Slices and whole GPUs on one node: random histories of Prepare and Unprepare, with a crash, a full disk, a refusal of NVML or a
-//! reboot between any two steps, two instances at a time, and an administrator who makes slices of his own, and who says now and then that
+//! Slices and whole GPUs on one node: random histories of Prepare and Unprepare, with a crash, a full disk, a refusal of NVML, an answer of
+//! the API server that is lost or late, or a reboot between any two steps, two instances at a time, and an administrator who makes slices of his own, and who says now and then that
 //! they are all his (`Static`, `Off`), or all the driver's (`Dynamic`).
 //!
 //! After every step S3 is judged by intervals of hardware, and what runs has its slice; in the end nothing is left (S6). Calls are
-//! repeated, late and lost throughout (S10). Then each rule about slices is broken, and must be seen to be.
+//! repeated, late and lost throughout (S10). In half of the histories a controller permits claims and withdraws permits, and nothing is
+//! recorded without one. Then each rule about slices and permits is broken, and must be seen to be.
+//!
+//! Every effect of a driver, those on slices included, meets each mishap that it can meet (`EffectKind::meets`). Left out are pairs that say
+//! nothing: the disk and NVML either do a thing or refuse it, and have no answer to lose, no view to be older, and nobody to write in between;
+//! what happens within an instance (it takes a lock, hears, gathers, answers its kubelet) cannot fail at all. An NVML that does not answer
+//! is no pair here, for it is waited for: the real driver meets it (`dra-driver/tests/driver/nvml.rs`).
 //!
 //! `MUSTER_SEED` and `MUSTER_RUNS` choose the seeds; a failure prints its own.
 
 mod history;
 
 use history::{Report, play};
-use muster_sim::{drivers::InjectedBug, seeds};
+use muster_sim::{
+    drivers::InjectedBug,
+    matrix::{self, DRIVER_EFFECTS, Matrix},
+    seeds,
+};
 
 /// Seeds of an ordinary run.
 const RUNS: u64 = 400;
@@ -58,15 +68,50 @@ fn no_history_gives_hardware_twice_takes_it_from_who_runs_or_leaves_a_slice_behi
             "claims with an administrator's slices",
             sum(|report| report.foreign_prepared),
         ),
+        (
+            "slices prepared by a permit",
+            sum(|report| report.slices_permitted),
+        ),
+        (
+            "whole GPUs prepared by a permit",
+            sum(|report| report.wholes_permitted),
+        ),
+        (
+            "permits withdrawn from claims that are wanted",
+            sum(|report| report.permits_withdrawn),
+        ),
+        (
+            "permits removed from claims that are wanted",
+            sum(|report| report.permits_lost),
+        ),
     ] {
         println!("{what}: {times}");
         assert!(times >= runs / 10, "{what}: only {times} in {runs} runs");
     }
+    let mut met = Matrix::default();
+    for report in &reports {
+        met.add(&report.matrix);
+    }
+    for (effect, mishap) in matrix::pairs_of(DRIVER_EFFECTS) {
+        println!("{effect:?} x {mishap:?}: {}", met.times(effect, mishap));
+    }
+    // Fewer histories do not aim at every pair.
+    if runs >= RUNS {
+        let missing = met.missing_of(DRIVER_EFFECTS);
+        assert!(missing.is_empty(), "never met in {runs} runs: {missing:?}");
+    }
 }
 
+/// What keeps a claim from being recorded without a permit.
+const OF_PERMITS: [InjectedBug; 3] = [
+    InjectedBug::NoPermitCheck,
+    InjectedBug::ClaimUidUnchecked,
+    InjectedBug::PermitBeforeWaitOnly,
+];
+
 #[test]
-fn every_rule_about_slices_is_seen_when_it_is_broken() {
-    for bug in InjectedBug::OF_SLICES {
+fn every_rule_about_slices_and_permits_is_seen_when_it_is_broken() {
+    for bug in InjectedBug::OF_SLICES.into_iter().chain(OF_PERMITS) {
         let reports = seeds::all(0..BROKEN_RUNS, |seed| play(seed, Some(bug)));
         let seen = reports.iter().find(|report| report.violation.is_some());
         let Some(report) = seen else {
