@@ -196,7 +196,8 @@ impl Invariants {
                         .is_left_behind(api, name, claim, flavor.is_some());
                 let what = match flavor {
                     Some(flavor) if flavor == product.flavor() => None,
-                    None if is_left_behind => None,
+                    // A claim that its user made keeps its UID: once it was let go, it may be charged on another node.
+                    _ if is_left_behind => None,
                     Some(flavor) => Some(format!("which is charged as {flavor}")),
                     None => Some("which nothing is charged for".to_owned()),
                 };

@@ -94,6 +94,15 @@ impl Setup {
         });
     }
 
+    /// Another node has the claim, by another Flavor.
+    fn charge_elsewhere(&mut self) {
+        let spec = NodeDevicesSpec {
+            permits: vec![permit_of_other_flavor()],
+            ..NodeDevicesSpec::default()
+        };
+        self.api.create(NodeDevices::new("node-1", spec)).unwrap();
+    }
+
     fn remove<T: Stored>(&mut self) {
         let object = key(T::KIND, "", NODE);
         self.api.delete(&object, Precondition::default()).unwrap();
@@ -150,6 +159,16 @@ fn permit() -> Permit {
         },
         ..Permit::default()
     }
+}
+
+/// One for the same claim, by a Flavor that the node is not of.
+fn permit_of_other_flavor() -> Permit {
+    let mut permit = permit();
+    // No Team may use any of that Flavor.
+    let group = &mut permit.charge.claims[0];
+    group.flavor = Product::A100.flavor().to_owned();
+    group.gpus_milli = 0;
+    permit
 }
 
 /// The claim's record, once it is prepared: it has the first GPU.
@@ -253,16 +272,46 @@ fn what_a_lost_node_holds_is_judged_by_its_own_permit_though_its_claim_is_charge
         let mut setup = Setup::new();
         setup.update_node_devices(|object| object.spec.lost = is_lost);
         assert_eq!(setup.check(), Ok(()), "lost: {is_lost}");
-        let mut elsewhere = permit();
-        // No Team may use any of that Flavor.
-        let group = &mut elsewhere.charge.claims[0];
-        group.flavor = Product::A100.flavor().to_owned();
-        group.gpus_milli = 0;
-        let spec = NodeDevicesSpec {
-            permits: vec![elsewhere],
-            ..NodeDevicesSpec::default()
-        };
-        setup.api.create(NodeDevices::new("node-1", spec)).unwrap();
+        setup.charge_elsewhere();
         assert_eq!(setup.broken(), broken, "lost: {is_lost}");
     }
+}
+
+#[test]
+fn what_is_left_behind_is_not_judged_by_another_flavor_that_its_claim_is_charged_elsewhere() {
+    let mut setup = Setup::new();
+    // The Node is gone, and so is the pod: its permit goes, and the driver, which lives on, does not know it yet.
+    setup.remove::<Node>();
+    setup.update_node_devices(|object| object.spec.permits.clear());
+    assert_eq!(setup.check(), Ok(()), "it was let go");
+    // The next attempt has the same claim, on a node of another kind.
+    setup.charge_elsewhere();
+    assert_eq!(setup.check(), Ok(()), "it is charged elsewhere");
+    // It comes back, and nobody is charged for it there: the API server says that the claim's devices are elsewhere.
+    setup.add_node();
+    assert_eq!(setup.check(), Ok(()), "it has a Node again");
+    let node = setup.api.get::<Node>("", NODE).unwrap();
+    let node_uid = node.metadata.uid.clone().unwrap();
+    let returned = Permit {
+        charge: Charge::default(),
+        withdrawn: true,
+        ..permit()
+    };
+    setup.update_node_devices(|object| {
+        object.spec.node_uid = node_uid;
+        object.spec.permits = vec![returned];
+    });
+    setup.answer();
+    assert_eq!(setup.check(), Ok(()), "its driver has answered");
+    // Whoever is charged for it there is charged by what it is.
+    setup.update_node_devices(|object| object.spec.permits = vec![permit_of_other_flavor()]);
+    assert_eq!(setup.broken(), Some("S2"), "it is charged there");
+}
+
+#[test]
+fn what_a_node_holds_that_has_its_node_is_charged_by_what_it_is() {
+    let mut setup = Setup::new();
+    setup.charge_elsewhere();
+    setup.update_node_devices(|object| object.spec.permits.clear());
+    assert_eq!(setup.broken(), Some("S2"));
 }
