@@ -15,7 +15,8 @@ use tokio::sync::watch;
 
 use crate::{
     prepare::{
-        Fence, Foreign, Lying, Made, MadeSlice, PlacedSlice, Record, SliceFailure, SliceOrder,
+        Fence, Foreign, Lying, Made, MadeSlice, PlacedSlice, Record, RecordState, SliceFailure,
+        SliceOrder,
     },
     store::{Guard, Store},
 };
@@ -144,6 +145,13 @@ impl Hardware {
         Ok(())
     }
 
+    /// A Prepare failed: a GPU without slices is left as it was, or as it may be, so that whoever wants it whole is not kept waiting. If that fails
+    /// the next claim switches it, and so it is after a crash. One that has slices keeps its mode: the backend takes it from none. Whoever calls holds
+    /// the lock of the GPU, under which others switch it and make their first slice in one go.
+    fn take_mode_back(&self, gpu: &str) {
+        drop(self.switch(gpu, false));
+    }
+
     fn make_one(&self, order: &SliceOrder) -> Result<MadeSlice, SliceFailure> {
         let failed = |error: &BackendError| failed(order, error);
         let live = self.backend.mig_instances(&order.gpu);
@@ -165,9 +173,9 @@ impl Hardware {
             .backend
             .create_slice(&order.gpu, &order.profile, order.placement);
         let instance = made.map_err(|error| {
-            if live.is_empty() {
-                // As it was, or as it may be: whoever wants it whole is not kept waiting. If not, the next claim switches it.
-                drop(self.switch(&order.gpu, false));
+            // One that hangs changes nothing, and to ask it again would have NVML closed for all others.
+            if live.is_empty() && error != BackendError::Unresponsive {
+                self.take_mode_back(&order.gpu);
             }
             failed(&error)
         })?;
@@ -203,11 +211,16 @@ impl Hardware {
         slice: &PlacedSlice,
     ) -> Result<(), SliceFailure> {
         let _lock = lock(store, &slice.gpu)?;
-        if Record::lets_remove(record(store, fence)?.as_ref(), fence) {
-            self.remove_one(slice)
-        } else {
-            Ok(())
+        let record = record(store, fence)?;
+        if !Record::lets_remove(record.as_ref(), fence) {
+            return Ok(());
         }
+        self.remove_one(slice)?;
+        // A claim that has ended leaves the mode to the next; one whose slices were only begun leaves no trace.
+        if record.is_some_and(|record| record.state == RecordState::Preparing) {
+            self.take_mode_back(&slice.gpu);
+        }
+        Ok(())
     }
 
     /// Removes a slice if it is there. Whoever calls holds the lock of its GPU.

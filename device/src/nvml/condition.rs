@@ -102,7 +102,7 @@ fn condition(session: &Session, uuid: &str) -> Result<Condition, BackendError> {
 }
 
 /// What a GPU that is lost, or a driver that is gone, says of itself is an error; what it does not tell for another reason is left open.
-fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+pub(super) fn told<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
     match answer {
         Ok(value) => Ok(Some(value)),
         Err(

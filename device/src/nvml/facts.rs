@@ -6,7 +6,7 @@ use nvml_wrapper::{
 };
 use nvml_wrapper_sys::bindings as raw;
 
-use super::{BackendError, gone_or_failed, mig::mig_facts};
+use super::{BackendError, condition::told, gone_or_failed, mig::mig_facts};
 use crate::{
     gpu::{FabricState, Gpu, NvlinkGroups, architecture_name},
     mig::MigFacts,
@@ -26,6 +26,8 @@ pub(super) struct Facts {
     pub(super) peers: Vec<Peer>,
     /// It has active links, of which none says where it leads.
     pub(super) hides_peers: bool,
+    /// Every link answered, or is none, or does not say where it leads.
+    has_all_links: bool,
     fabric_clique: Option<String>,
     fabric: FabricState,
     driver_version: String,
@@ -61,6 +63,17 @@ impl Facts {
         self.mig.as_ref().is_some_and(|mig| mig.current)
     }
 
+    /// Links are soldered: where some did not answer, what they said before counts, if they all did. Else a GPU that fails once would have its
+    /// neighbours grouped anew.
+    pub(super) fn keep_links(&mut self, before: Option<&Self>) {
+        let whole = before.filter(|before| before.has_all_links && !self.has_all_links);
+        if let Some(before) = whole {
+            self.peers.clone_from(&before.peers);
+            self.hides_peers = before.hides_peers;
+            self.has_all_links = true;
+        }
+    }
+
     /// Says what of it cannot be, unless that was so before.
     pub(super) fn warn(&self, before: Option<&Self>) {
         let implausible = |facts: &Self| facts.mig.as_ref().map(|mig| mig.implausible.clone());
@@ -83,7 +96,11 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let unsigned = |number: i32| u32::try_from(number).unwrap_or_default();
     let uuid = device.uuid().map_err(gone)?;
     let memory_bytes = memory_bytes(&device).map_err(gone)?;
-    let (peers, hides_peers) = peers(nvml, &device);
+    let Links {
+        peers,
+        hides_peers,
+        has_all_links,
+    } = links(nvml, &device).map_err(gone)?;
     let (fabric, fabric_clique) = fabric(nvml, &device);
     Ok(Facts {
         mig: mig_facts(&device, &uuid, memory_bytes)?,
@@ -95,6 +112,7 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
         numa_node: numa_node(&device),
         peers,
         hides_peers,
+        has_all_links,
         fabric_clique,
         fabric,
         driver_version: nvml.sys_driver_version()?,
@@ -152,33 +170,62 @@ fn numa_node(device: &Device<'_>) -> Option<u32> {
     }
 }
 
-/// What the active links lead to, and whether there are some and none says so. A link that does not connects nothing that we could
-/// promise.
-fn peers(nvml: &Nvml, device: &Device<'_>) -> (Vec<Peer>, bool) {
+/// What the active links of a GPU lead to.
+#[derive(Debug)]
+struct Links {
+    peers: Vec<Peer>,
+    /// There are some, and none says so.
+    hides_peers: bool,
+    has_all_links: bool,
+}
+
+/// Asks all of them. A link that does not say where it leads connects nothing that we could promise.
+fn links(nvml: &Nvml, device: &Device<'_>) -> Result<Links, NvmlError> {
     let mut peers = Vec::new();
     let mut has_links = false;
+    let mut has_all_links = true;
     for number in 0..raw::NVML_NVLINK_MAX_LINKS {
         let link = device.link_wrapper_for(number);
-        if !link.is_active().unwrap_or(false) {
+        if told_by_link(link.is_active(), &mut has_all_links)? != Some(true) {
             continue;
         }
         has_links = true;
-        let Ok(remote) = link.remote_pci_info() else {
+        let Some(remote) = told_by_link(link.remote_pci_info(), &mut has_all_links)? else {
             continue;
         };
         let address = kernel_address(&remote.bus_id);
-        match remote_type(nvml, device, number) {
-            Ok(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU) => {
+        match told_by_link(remote_type(nvml, device, number), &mut has_all_links)? {
+            Some(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU) => {
                 peers.push(Peer::Gpu(address));
             }
-            Ok(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH) => {
+            Some(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH) => {
                 peers.push(Peer::Switch(address));
             }
             _ => {}
         }
     }
-    let hides_peers = has_links && peers.is_empty();
-    (peers, hides_peers)
+    Ok(Links {
+        hides_peers: has_links && peers.is_empty(),
+        peers,
+        has_all_links,
+    })
+}
+
+/// What a link says, if it does. There may be no such link, or nobody who may say where it leads; whatever else is no answer is missing.
+fn told_by_link<T>(
+    answer: Result<T, NvmlError>,
+    has_all_links: &mut bool,
+) -> Result<Option<T>, NvmlError> {
+    match answer {
+        Err(NvmlError::NotSupported | NvmlError::InvalidArg | NvmlError::FailedToLoadSymbol(_)) => {
+            Ok(None)
+        }
+        answer => {
+            let told = told(answer)?;
+            *has_all_links &= told.is_some();
+            Ok(told)
+        }
+    }
 }
 
 /// Raw, because the wrapper (0.13.0) gives the library a temporary to write to and returns what was there before.

@@ -195,8 +195,10 @@ impl Backend {
             let known = self.library.uuid(index);
             let lane = known.clone().map_or(Lane::Index(index), Lane::Gpu);
             match self.ask(lane, move |session| identified(session, index)) {
-                Ok(facts) => {
-                    let before = self.said().insert(facts.uuid.clone(), facts.clone());
+                Ok(mut facts) => {
+                    let before = self.said().get(&facts.uuid).cloned();
+                    facts.keep_links(before.as_ref());
+                    self.said().insert(facts.uuid.clone(), facts.clone());
                     facts.warn(before.as_ref());
                     found.insert(facts.uuid.clone(), (facts, None));
                 }

@@ -5,6 +5,7 @@
 mod closing;
 mod destroying;
 mod events;
+mod failing;
 mod finding;
 mod hanging;
 mod hidden_links;

@@ -1,20 +1,39 @@
 //! Slices on the mock library.
 
-use muster_device::{Gpu, Placement};
-use nvidia_ml_mock::{Failure, State, StateFile};
+use std::time::Duration;
+
+use muster_device::{BackendConfig, Gpu, LibrarySource, MigModeAfter, Placement};
+use nvidia_ml_mock::{Failure, Hang, State, StateFile};
 
 use super::*;
 use crate::{
     mock_node::{self, EIGHT_H100, MockNode},
-    prepare::{RecordState, Write},
+    prepare::Write,
 };
 
 /// `nvmlReturn_t` for what nobody knows.
 const UNKNOWN: u32 = 999;
+/// `nvmlReturn_t` for a GPU that has to be reset first.
+const RESET_REQUIRED: u32 = 16;
+/// `nvmlReturn_t` for too few resources.
+const INSUFFICIENT_RESOURCES: u32 = 23;
+/// Makes a GPU instance.
+const CREATE_GPU_INSTANCE: &str = "nvmlDeviceCreateGpuInstanceWithPlacement";
+/// Makes a compute instance in it.
+const CREATE_COMPUTE_INSTANCE: &str = "nvmlGpuInstanceCreateComputeInstance";
 
-/// A GPU in MIG mode, through the mock library, and a checkpoint.
+const OFF: MigModeAfter = MigModeAfter {
+    current: false,
+    pending: false,
+};
+const ON: MigModeAfter = MigModeAfter {
+    current: true,
+    pending: true,
+};
+
+/// A GPU, through the mock library, and a checkpoint.
 struct Fixture {
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
     card: StateFile,
     hardware: Hardware,
     store: Store,
@@ -26,24 +45,78 @@ fn fixture() -> Fixture {
 }
 
 fn fixture_of(board: &str) -> Fixture {
-    let node = MockNode::of(board, None);
+    let f = fixture_on(MockNode::of(board, None));
+    f.set_mode(true);
+    f
+}
+
+/// An H100 out of MIG mode, which may be switched, and a record that lets slices be made.
+fn switchable(call_limit: Option<Duration>) -> Fixture {
+    let f = fixture_on(MockNode::of(EIGHT_H100, call_limit));
+    f.record(RecordState::Preparing);
+    Fixture {
+        hardware: f.may_be_switched(f.hardware.clone()),
+        ..f
+    }
+}
+
+fn fixture_on(node: MockNode) -> Fixture {
     let gpu = node.backend.gpus().unwrap().gpus.swap_remove(0).gpu;
-    let in_mig_mode = |state: &mut State| {
-        let card = state.card(&gpu.uuid);
-        card.mig_current = true;
-        card.mig_pending = true;
-    };
-    node.card.change(in_mig_mode).unwrap();
     Fixture {
         card: node.card,
         hardware: Hardware::new(node.backend),
         store: node.store,
         gpu,
-        _directory: node.directory,
+        directory: node.directory,
     }
 }
 
 impl Fixture {
+    /// As somebody has put it into MIG mode, or out of it.
+    fn set_mode(&self, on: bool) {
+        let set = |state: &mut State| {
+            let card = state.card(&self.gpu.uuid);
+            card.mig_current = on;
+            card.mig_pending = on;
+        };
+        self.card.change(set).unwrap();
+    }
+
+    fn mode(&self) -> MigModeAfter {
+        let mode = self.hardware.backend.mig_mode(&self.gpu.uuid);
+        mode.unwrap().unwrap()
+    }
+
+    fn may_be_switched(&self, hardware: Hardware) -> Hardware {
+        let (_, switchable) = watch::channel(BTreeSet::from([self.gpu.uuid.clone()]));
+        hardware.with_switchable(switchable)
+    }
+
+    /// The driver is started again: it knows nothing but what is on disk and on the card.
+    fn restart(&mut self) {
+        let library = self.directory.path().join("libnvidia-ml.so.1");
+        let backend = Backend::new(BackendConfig::new(LibrarySource::File(library)));
+        self.hardware = self.may_be_switched(Hardware::new(Arc::new(backend)));
+    }
+
+    fn fail_once(&self, function: &str, code: u32, after_effect: bool) {
+        let failure = Failure {
+            function: function.to_owned(),
+            gpu: self.gpu.uuid.clone(),
+            code,
+            times: Some(1),
+            after_effect,
+        };
+        let fails = |state: &mut State| state.failures.push(failure);
+        self.card.change(fails).unwrap();
+    }
+
+    /// What the card itself has, whatever NVML says of it.
+    fn instances_on_card(&self) -> usize {
+        let mut state = self.card.read().unwrap();
+        state.card(&self.gpu.uuid).gpu_instances.len()
+    }
+
     fn order(&self, name: &str, start: u32) -> SliceOrder {
         let profile = self.gpu.mig.as_ref().unwrap().profile(name).unwrap();
         let size = profile.memory_slices;
@@ -179,12 +252,7 @@ fn a_gpu_whose_mig_mode_somebody_switched_on_is_not_given_whole() {
     let use_whole = || f.hardware.make(&f.store, &fence(), &[], &whole);
     let failure = use_whole().unwrap_err();
     assert!(failure.message.contains("is in MIG mode"), "{failure}");
-    let out_of_mig_mode = |state: &mut State| {
-        let card = state.card(&f.gpu.uuid);
-        card.mig_current = false;
-        card.mig_pending = false;
-    };
-    f.card.change(out_of_mig_mode).unwrap();
+    f.set_mode(false);
     let minors = BTreeMap::from([(f.gpu.uuid.clone(), f.gpu.minor)]);
     assert_eq!(use_whole().unwrap().minors, minors);
 }
@@ -208,38 +276,151 @@ fn a_slice_is_on_the_minor_number_that_its_gpu_has_now_whoever_had_it_numbered_a
 fn a_mode_that_changes_with_a_reset_only_is_not_left_pending() {
     let f = fixture_of("a100-80gb-nvswitch-8");
     f.record(RecordState::Preparing);
-    let cannot_be_reset = |state: &mut State| {
-        state.cannot_reset = true;
-        let card = state.card(&f.gpu.uuid);
-        card.mig_current = false;
-        card.mig_pending = false;
-    };
-    f.card.change(cannot_be_reset).unwrap();
-    let (_, switchable) = watch::channel(BTreeSet::from([f.gpu.uuid.clone()]));
-    let hardware = f.hardware.clone().with_switchable(switchable);
+    f.set_mode(false);
+    f.card.change(|state| state.cannot_reset = true).unwrap();
+    let hardware = f.may_be_switched(f.hardware.clone());
     let made = hardware.make(&f.store, &fence(), &[f.order("1g.10gb", 0)], &[]);
     let failure = made.unwrap_err();
     assert!(failure.message.contains("it stays as it was"), "{failure}");
-    let mode = f.hardware.backend.mig_mode(&f.gpu.uuid).unwrap().unwrap();
-    assert!(!mode.current && !mode.pending, "{mode:?}");
+    assert_eq!(f.mode(), OFF);
 }
 
 #[test]
 fn a_compute_instance_that_fails_leaves_no_gpu_instance() {
     let f = fixture();
     f.record(RecordState::Preparing);
-    let fails = |state: &mut State| {
-        state.failures.push(Failure {
-            function: "nvmlGpuInstanceCreateComputeInstance".to_owned(),
-            code: UNKNOWN,
-            times: Some(1),
-            ..Failure::default()
-        });
-    };
-    f.card.change(fails).unwrap();
+    f.fail_once(CREATE_COMPUTE_INSTANCE, UNKNOWN, false);
     let order = f.order("1g.10gb", 0);
     f.make(std::slice::from_ref(&order)).unwrap_err();
     assert_eq!(f.starts(), Vec::<u32>::new());
     f.make(std::slice::from_ref(&order)).unwrap();
     assert_eq!(f.starts(), [0]);
+}
+
+#[test]
+fn a_slice_that_fails_leaves_nothing_and_its_gpu_out_of_mig_mode_as_it_was() {
+    for function in [CREATE_GPU_INSTANCE, CREATE_COMPUTE_INSTANCE] {
+        for code in [UNKNOWN, RESET_REQUIRED, INSUFFICIENT_RESOURCES] {
+            for after_effect in [false, true] {
+                let case = format!("{function} {code} {after_effect}");
+                let f = switchable(None);
+                f.fail_once(function, code, after_effect);
+                let order = f.order("1g.10gb", 0);
+                let failure = f.make(std::slice::from_ref(&order)).unwrap_err();
+                assert!(failure.message.contains("is not made"), "{case}: {failure}");
+                assert_eq!((f.mode(), f.instances_on_card()), (OFF, 0), "{case}");
+                f.make(std::slice::from_ref(&order)).unwrap();
+                assert_eq!((f.mode(), f.starts()), (ON, vec![0]), "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn slices_of_which_a_later_one_fails_leave_nothing_and_their_gpu_out_of_mig_mode_once_they_are_undone()
+ {
+    let f = switchable(None);
+    let orders = [f.order("1g.10gb", 0), f.order("2g.20gb", 2)];
+    f.make(&orders[..1]).unwrap();
+    f.fail_once(CREATE_GPU_INSTANCE, UNKNOWN, false);
+    f.make(&orders).unwrap_err();
+    assert_eq!((f.mode(), f.starts()), (ON, vec![0]), "the first has it");
+    for order in &orders {
+        f.remove(order, None).unwrap();
+    }
+    assert_eq!((f.mode(), f.instances_on_card()), (OFF, 0));
+}
+
+#[test]
+fn what_is_undone_takes_the_mode_from_no_slice_that_another_claim_has() {
+    let f = switchable(None);
+    f.make(&[f.order("1g.10gb", 4)]).unwrap();
+    let order = f.order("1g.10gb", 0);
+    f.fail_once(CREATE_COMPUTE_INSTANCE, UNKNOWN, true);
+    f.make(std::slice::from_ref(&order)).unwrap_err();
+    f.remove(&order, None).unwrap();
+    assert_eq!((f.mode(), f.starts()), (ON, vec![4]));
+}
+
+#[test]
+fn a_claim_that_has_ended_leaves_the_mode_to_the_next() {
+    let f = switchable(None);
+    let order = f.order("1g.10gb", 0);
+    f.make(std::slice::from_ref(&order)).unwrap();
+    f.record(RecordState::Unpreparing);
+    f.remove(&order, None).unwrap();
+    assert_eq!((f.mode(), f.instances_on_card()), (ON, 0));
+}
+
+/// What comes after a crash that left a GPU in MIG mode, without a slice, and the mode that it has then.
+type AfterCrash = (&'static str, fn(&Fixture), MigModeAfter);
+
+#[test]
+fn after_a_crash_between_the_switch_and_the_first_slice_whoever_comes_next_has_the_mode_that_he_needs()
+ {
+    let cases: [AfterCrash; 4] = [
+        (
+            "the claim is prepared again",
+            |f| {
+                f.make(&[f.order("1g.10gb", 0)]).unwrap();
+                assert_eq!(f.starts(), [0]);
+            },
+            ON,
+        ),
+        (
+            "that fails",
+            |f| {
+                f.fail_once(CREATE_GPU_INSTANCE, UNKNOWN, false);
+                f.make(&[f.order("1g.10gb", 0)]).unwrap_err();
+            },
+            OFF,
+        ),
+        (
+            "its Prepare is undone before it comes to the GPU",
+            |f| f.remove(&f.order("1g.10gb", 0), None).unwrap(),
+            OFF,
+        ),
+        (
+            "it is unprepared, and another claim has the GPU whole",
+            |f| {
+                f.record(RecordState::Unpreparing);
+                f.remove(&f.order("1g.10gb", 0), None).unwrap();
+                f.record(RecordState::Preparing);
+                let whole = [f.gpu.uuid.clone()];
+                let made = f.hardware.make(&f.store, &fence(), &[], &whole).unwrap();
+                assert_eq!(made.minors[&f.gpu.uuid], f.gpu.minor);
+            },
+            OFF,
+        ),
+    ];
+    for (case, next, expected) in cases {
+        let mut f = switchable(None);
+        // A process that is killed between two calls leaves just this.
+        let switched = f.hardware.backend.set_mig_mode(&f.gpu.uuid, true);
+        assert_eq!(switched, Ok(ON), "{case}");
+        f.restart();
+        assert_eq!((f.mode(), f.instances_on_card()), (ON, 0), "{case}");
+        next(&f);
+        assert_eq!(f.mode(), expected, "{case}");
+    }
+}
+
+#[test]
+fn a_slice_that_hangs_has_nvml_closed_for_nobody() {
+    let f = switchable(Some(Duration::from_millis(500)));
+    let hangs = |state: &mut State| {
+        state.hangs = vec![Hang {
+            function: CREATE_GPU_INSTANCE.to_owned(),
+            gpu: f.gpu.uuid.clone(),
+        }];
+    };
+    f.card.change(hangs).unwrap();
+    let failure = f.make(&[f.order("1g.10gb", 0)]).unwrap_err();
+    assert_eq!(failure.reason, Some(Reason::DeviceUnknown), "{failure}");
+    let listed = f.hardware.backend.gpus().unwrap().gpus;
+    let silent = listed.iter().filter(|gpu| gpu.silent.is_some());
+    assert_eq!((listed.len(), silent.count()), (8, 1));
+    // The first, and the one after the switch.
+    assert_eq!(f.hardware.backend.status().openings, 2);
+    f.card.change(|state| state.hangs.clear()).unwrap();
 }

@@ -2,6 +2,8 @@
 
 use std::{
     cell::{Cell, RefCell},
+    fs::File,
+    io::Write,
     sync::Arc,
     thread,
     time::Duration,
@@ -66,10 +68,22 @@ pub(crate) fn about(gpu: &str) -> Result<(), Code> {
             return Ok(());
         };
         if !hangs(&state) {
+            log(&state, function, gpu);
             return fails(&state, gpu, false);
         }
         thread::sleep(LOOK_EVERY);
     }
+}
+
+/// Adds the call to the log, if there is one. Whoever asks for a log finds it wanting where that fails: the call goes on.
+fn log(state: &State, function: &str, gpu: &str) {
+    let Some(file) = state.call_log.as_ref().filter(|_| !gpu.is_empty()) else {
+        return;
+    };
+    // In one piece, so that calls at the same time have a line each.
+    let line = format!("{function} {gpu}\n");
+    let opened = File::options().create(true).append(true).open(file);
+    let _ = opened.and_then(|mut file| file.write_all(line.as_bytes()));
 }
 
 fn fails_after_effect() -> Result<(), Code> {

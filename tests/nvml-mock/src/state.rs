@@ -46,6 +46,8 @@ pub struct State {
     pub hangs: Vec<Hang>,
     /// Calls that fail. The first one that fits counts.
     pub failures: Vec<Failure>,
+    /// File to which the library adds a line `FUNCTION UUID` for each call about a GPU that does not hang. It writes none without.
+    pub call_log: Option<PathBuf>,
     /// What was reported to event sets, in order of [`Event::sequence`]. See [`Self::report`].
     pub events: Vec<Event>,
     /// Sequence of the next event.

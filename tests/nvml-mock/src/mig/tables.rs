@@ -5,8 +5,8 @@
 //! | `a30` | `nvidia-smi mig -lgip` and `-lgipp` of a card (R535) | the same, and its memory usage | the same | the same |
 //! | `a100-40gb` | `-lgip` and `-lgipp` of cards | `-lgip` of cards | the same | the same |
 //! | `a100-80gb` | as A100 40 GB; names of mig-parted | the example of KEP-4815; **not seen on a card** | as A100 40 GB | as A100 40 GB |
-//! | `h100-80gb` | `-lgip` and `-lgipp` of cards | `-lgip` of a card | the same | the same |
-//! | `h200` | names and counts of mig-parted; placements as H100 (NVIDIA's guide has the same fractions) | 1g, 2g and 7g from somebody's test data, the others **assumed** as their fractions of 7g | 1g, 2g and 7g as before, the others **assumed** as H100's | NVIDIA's guide |
+//! | `h100-80gb` | a card (`recorded/`, driver 580.159.04) | the same | the same | the same |
+//! | `h200` | a card (`recorded/`, driver 580.159.04) | the same | the same | the same |
 //! | `b200` | names and counts of mig-parted; placements **assumed** as H100 (NVIDIA's guide has the same fractions) | **assumed** as eighths of 178 GiB; what go-nvml's mock has is rounded, and together more than the card has | multiples of go-nvml's 18, **not seen on a card** | copy engines of NVIDIA's guide; its decoders, but 7 for the whole (it prints 1, of which seven slices cannot each have one) |
 //!
 //! The drivers of one card differ by a few MiB: those who depend on a figure ask NVML.
@@ -162,8 +162,8 @@ const H200: Table = Table {
         ONE_MEDIA.of("1g.18gb+me", 16_384, 16, engines(1, 1, 1, 1)),
         ONE_DOUBLE.of("1g.35gb", 33_280, 26, engines(1, 1, 1, 0)),
         TWO.of("2g.35gb", 33_280, 32, engines(2, 2, 2, 0)),
-        THREE.of("3g.71gb", 71_680, 60, engines(3, 3, 3, 0)),
-        FOUR.of("4g.71gb", 71_680, 64, engines(4, 4, 4, 0)),
+        THREE.of("3g.71gb", 71_424, 60, engines(3, 3, 3, 0)),
+        FOUR.of("4g.71gb", 71_424, 64, engines(4, 4, 4, 0)),
         SEVEN.of("7g.141gb", 143_360, 132, engines(8, 7, 7, 1)),
     ],
 };

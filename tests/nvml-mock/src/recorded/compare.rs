@@ -1,4 +1,14 @@
 //! Where the boards differ from cards that were recorded.
+//!
+//! What cannot be compared, and why:
+//!
+//! * The driver's version, the PCI bus id, the subsystem id, and whether a card was in MIG mode: they are of a machine, not of a product.
+//! * How far the fabric manager has come: it is of a moment. Only whether there is a fabric is compared, and that a card has none only where it
+//!   tells of its links: a card that was handed to a virtual machine is no longer part of any.
+//! * Under which process id a program is listed for whoever is in another namespace of processes: the mock knows none.
+//! * Whether a program is gone with its context or when it ends: the mock has no contexts, and lists whatever the state file says, and until a
+//!   stated process ends.
+//! * How two GPUs reach each other but for NVLink, and what they have in common on the way to the processor: that is of a machine.
 
 use std::fmt::Debug;
 
@@ -6,7 +16,9 @@ use nvml_wrapper_sys::bindings::{
     nvmlEventTypeXidCriticalError, nvmlGpuP2PStatus_enum_NVML_P2P_STATUS_OK,
 };
 
-use super::{RecordedGpu, RecordedPeers, RecordedProfile, Recording};
+use super::{
+    Answer, GoneWith, ListedAs, RecordedGpu, RecordedPeers, RecordedProfile, RecordedUse, Recording,
+};
 use crate::{
     board::{BOARDS, Board},
     mig::Profile,
@@ -15,6 +27,10 @@ use crate::{
 
 /// Drivers keep different amounts of memory for themselves: up to this difference two amounts are the same.
 const MOST_DIFFERENCE_PERCENT: u64 = 1;
+/// The same for what they keep, which differs more, by driver and by its settings. (A guess: of no product two amounts were recorded.)
+const MOST_DIFFERENCE_OF_RESERVED_PERCENT: u64 = 20;
+/// `NVML_GPU_FABRIC_STATE_NOT_SUPPORTED`: the driver knows of fabrics, and the card is part of none.
+const NO_FABRIC: u8 = 0;
 
 impl Recording {
     /// Where the boards of the mock differ from these cards, a sentence for each. Of products that no board has there is nothing to say.
@@ -30,7 +46,36 @@ impl Recording {
         for peers in &self.peers {
             found.extend(self.differences_of(peers));
         }
+        for used in &self.uses {
+            found.extend(self.differences_of_use(used));
+        }
         found
+    }
+
+    /// The mock lists a process on the GPU that it uses: by its own id for whoever is on the host, with a GPU instance if and only if the GPU is
+    /// in MIG mode.
+    fn differences_of_use(&self, used: &RecordedUse) -> Vec<String> {
+        let Some(gpu) = self.gpus.get(used.gpu) else {
+            let gpus = self.gpus.len();
+            return vec![format!("GPU {} is used, and there are {gpus}", used.gpu)];
+        };
+        if gpu.board().is_none() {
+            return Vec::new();
+        }
+        let mut found = Differences::default();
+        if used.from_the_host {
+            let what = "by which id a process is listed";
+            found.compare(what, &used.listed, &ListedAs::Itself);
+        }
+        let is_listed = used.listed != ListedAs::Nobody;
+        if is_listed {
+            let what = "whether a process is listed with a GPU instance";
+            found.compare(what, &used.has_gpu_instance, &gpu.is_cut());
+        }
+        let was_there = used.gone != GoneWith::Nothing;
+        found.compare("whether what goes was listed", &was_there, &is_listed);
+        let sentence = |it: String| format!("GPU {}, {}: {it}", used.gpu, gpu.product_name);
+        found.0.into_iter().map(sentence).collect()
     }
 
     /// GPUs in MIG mode reach nobody, of two products there is no board, and which GPUs are bridged is another thing on each machine.
@@ -80,13 +125,23 @@ impl RecordedGpu {
             Ok(bytes) => found.compare_amounts("memory in bytes", bytes, board.memory_bytes),
             Err(code) => found.0.push(format!("it tells no memory ({code})")),
         }
+        // One call tells both.
+        if let Ok(bytes) = self.reserved_bytes {
+            let most = MOST_DIFFERENCE_OF_RESERVED_PERCENT;
+            found.compare_within(most, "memory kept in bytes", bytes, board.reserved_bytes);
+        }
         found.compare("MIG", &self.mig.is_ok(), &board.mig.is_some());
         // Some drivers tell only while the GPU is in MIG mode.
         if !self.profiles.is_empty() {
             self.compare_profiles(board, &mut found);
         }
+        let has_fabric = has_fabric(self.fabric_state);
         // In virtual machines links may not be told.
-        if self.links.iter().any(Result::is_ok) {
+        let tells_links = self.links.iter().any(Result::is_ok);
+        if has_fabric || tells_links {
+            found.compare("a fabric", &has_fabric, &board.fabric_managed);
+        }
+        if tells_links {
             let active = self.links.iter().flatten().filter(|link| link.is_active);
             let on_board = board.nvlink.as_ref().map_or(0, |it| it.links_per_gpu);
             let on_board = usize::try_from(on_board).unwrap_or(usize::MAX);
@@ -164,6 +219,11 @@ impl RecordedProfile {
     }
 }
 
+/// Whether a card is part of a fabric, however far its manager has come.
+fn has_fabric(told: Answer<u8>) -> bool {
+    told.is_ok_and(|state| state != NO_FABRIC)
+}
+
 /// What differs, in words.
 #[derive(Debug, Default)]
 struct Differences(Vec<String>);
@@ -177,7 +237,11 @@ impl Differences {
     }
 
     fn compare_amounts(&mut self, what: &str, card: u64, mock: u64) {
-        let most = card.max(mock) / 100 * MOST_DIFFERENCE_PERCENT;
+        self.compare_within(MOST_DIFFERENCE_PERCENT, what, card, mock);
+    }
+
+    fn compare_within(&mut self, percent: u64, what: &str, card: u64, mock: u64) {
+        let most = card.max(mock) / 100 * percent;
         if card.abs_diff(mock) > most {
             self.compare(what, &card, &mock);
         }
@@ -205,7 +269,7 @@ mod tests {
             pci_device_id: board.pci_device_id,
             pci_subsystem_id: 0,
             memory_bytes: Ok(board.memory_bytes + (64 << 20)),
-            reserved_bytes: Err(3),
+            reserved_bytes: Ok(board.reserved_bytes + (64 << 20)),
             mig: match board.mig {
                 Some(_) => Ok(RecordedMig {
                     current: false,
@@ -222,7 +286,7 @@ mod tests {
                     })
                 })
                 .collect(),
-            fabric_state: Err(3),
+            fabric_state: if board.fabric_managed { Ok(3) } else { Err(3) },
             events: Ok(8),
             registered: Ok(()),
         };
@@ -239,7 +303,22 @@ mod tests {
                 atomics: nvlink,
                 common_ancestor: Ok(40),
             }],
-            uses: Vec::new(),
+            uses: vec![
+                used(true, ListedAs::Itself, GoneWith::Context),
+                used(false, ListedAs::Another, GoneWith::Process),
+                used(false, ListedAs::Nobody, GoneWith::Nothing),
+            ],
+        }
+    }
+
+    /// A program that used the first GPU, which is whole.
+    fn used(from_the_host: bool, listed: ListedAs, gone: GoneWith) -> RecordedUse {
+        RecordedUse {
+            gpu: 0,
+            from_the_host,
+            listed,
+            has_gpu_instance: false,
+            gone,
         }
     }
 
@@ -276,7 +355,7 @@ mod tests {
 
     #[test]
     fn whatever_differs_is_told() {
-        let changes: [(Change, &str); 11] = [
+        let changes: [(Change, &str); 20] = [
             (
                 |it| it.gpus[0].architecture = 8,
                 "GPU 0, NVIDIA H100 80GB HBM3: architecture: the card says 8, the mock 9",
@@ -309,6 +388,41 @@ mod tests {
             ),
             (|it| it.gpus[0].links[0] = Err(3), "active links"),
             (|it| it.peers[0].nvlink = Ok(5), "the board has it"),
+            (
+                |it| it.gpus[0].reserved_bytes = Ok(1 << 30),
+                "memory kept in bytes",
+            ),
+            (
+                |it| it.gpus[0].fabric_state = Ok(NO_FABRIC),
+                "a fabric: the card says false, the mock true",
+            ),
+            (|it| it.gpus[0].fabric_state = Err(3), "a fabric"),
+            (
+                |it| it.uses[0].listed = ListedAs::Another,
+                "GPU 0, NVIDIA H100 80GB HBM3: by which id a process is listed: the card says Another, the mock Itself",
+            ),
+            (
+                |it| it.uses[0].listed = ListedAs::Nobody,
+                "by which id a process is listed",
+            ),
+            (
+                |it| it.uses[0].has_gpu_instance = true,
+                "listed with a GPU instance: the card says true, the mock false",
+            ),
+            (
+                |it| {
+                    it.gpus[0].mig = Ok(RecordedMig {
+                        current: true,
+                        pending: true,
+                    });
+                },
+                "listed with a GPU instance: the card says false, the mock true",
+            ),
+            (
+                |it| it.uses[1].gone = GoneWith::Nothing,
+                "whether what goes was listed",
+            ),
+            (|it| it.uses[2].gpu = 2, "GPU 2 is used, and there are 2"),
         ];
         for (change, sentence) in changes {
             let mut recording = recording("h100-nvswitch-8");
@@ -319,6 +433,25 @@ mod tests {
                 "{sentence}: {found:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_card_that_tells_of_no_links_may_be_in_a_virtual_machine_and_has_no_fabric_there() {
+        let mut recording = recording("h100-nvswitch-8");
+        for gpu in &mut recording.gpus {
+            gpu.links.fill(Err(3));
+            gpu.fabric_state = Ok(NO_FABRIC);
+        }
+        assert_eq!(recording.differences(), Vec::<String>::new());
+        // But one that has a fabric which its board lacks is another card than the mock's.
+        let mut recording = self::recording("t4-2");
+        recording.gpus[0].fabric_state = Ok(2);
+        let found = recording.differences();
+        let only = "a fabric: the card says true, the mock false";
+        assert!(
+            matches!(found.as_slice(), [one] if one.contains(only)),
+            "{found:?}"
+        );
     }
 
     #[test]
