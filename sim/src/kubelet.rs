@@ -8,10 +8,10 @@
 //! * For a pod that was deleted **by force** it unprepares before the container is dead.
 //! * A Prepare call of a pod that is deleted meanwhile is abandoned; the driver may still work on it.
 //! * A claim that several of its pods name is prepared once: who names one that is prepared causes no call at all. It is
-//!   unprepared when the last of them goes; the others only cease to be counted. Who begins to name a claim while it is
-//!   being unprepared is forgotten with it: its container does not start without the CDI file, and it asks again.
-//!   1.37.1 refuses such a pod from the first Unprepare on (`claimInfo.isUnpreparing` in `pkg/kubelet/cm/dra/manager.go`), but not one
-//!   that comes before, when a pod was deleted by force and its claim is allocated again already. Here both are the same.
+//!   unprepared when the last of them goes; the others only cease to be counted. From the first Unprepare on, whether it succeeds or
+//!   not, until the claim is forgotten, no other pod is let have it: that pod asks again later (`claimInfo.isUnpreparing` in
+//!   `pkg/kubelet/cm/dra/manager.go`, since 1.37.0; it is not in the checkpoint). One that comes before that Unprepare is let have it, though
+//!   the pods from before were deleted by force and the claim is allocated again already.
 //! * A container starts after the pod's init container has run. An image that has not arrived never does, as far as that pod
 //!   is concerned.
 //! * A kubelet that restarts knows who names what (its checkpoint), but not what is prepared. If it has lost its
@@ -75,6 +75,8 @@ struct ClaimInfo {
     /// UIDs of the pods that name it.
     pods: BTreeSet<String>,
     prepared: bool,
+    /// Whether the driver was asked to unprepare it for the last of them.
+    unpreparing: bool,
 }
 
 /// A pod that the kubelet knows.
@@ -329,6 +331,7 @@ impl Kubelet {
     pub fn restart(&mut self, now: u64) {
         for info in self.claims.values_mut() {
             info.prepared = false;
+            info.unpreparing = false;
         }
         for sandbox in self.pods.values_mut() {
             sandbox.unpreparing.clear();
@@ -413,14 +416,7 @@ impl Kubelet {
             sandbox.stage = Stage::Waiting { at: again_at };
             return;
         };
-        let succeeds_another = claims.iter().any(|claim| {
-            let mut known = self.claims.values().map(|info| &info.claim);
-            known.any(|known| {
-                known.uid != claim.uid
-                    && (&known.namespace, &known.name) == (&claim.namespace, &claim.name)
-            })
-        });
-        if succeeds_another {
+        if claims.iter().any(|claim| is_refused(claim, &self.claims)) {
             sandbox.stage = Stage::Waiting { at: again_at };
             return;
         }
@@ -435,6 +431,7 @@ impl Kubelet {
                 claim: claim.clone(),
                 pods: BTreeSet::new(),
                 prepared: false,
+                unpreparing: false,
             });
             info.pods.insert(uid.to_owned());
             if info.prepared {
@@ -486,12 +483,25 @@ impl Kubelet {
                 sandbox.owed.remove(&claim_uid);
                 continue;
             }
+            info.unpreparing = true;
             let claim = info.claim.clone();
             if let Some(call) = drivers.call(id, now, claim, false) {
                 sandbox.unpreparing.insert((id, call), claim_uid);
             }
         }
     }
+}
+
+/// Whether no pod is let have the claim yet: it is being unprepared, or one of the same name that was there before is known still.
+fn is_refused(claim: &ClaimRef, known: &BTreeMap<String, ClaimInfo>) -> bool {
+    known.values().any(|info| {
+        let other = &info.claim;
+        if other.uid == claim.uid {
+            info.unpreparing
+        } else {
+            (&other.namespace, &other.name) == (&claim.namespace, &claim.name)
+        }
+    })
 }
 
 /// Whether the pod is being deleted and nobody has finished that. One that a finalizer holds was removed once already.

@@ -4,7 +4,7 @@
 //!
 //! * it loses its own checkpoint;
 //! * it unprepares a claim for one pod while another pod that shares it asks for it, and is deleted before that Prepare is
-//!   answered. The Unprepare makes it forget the claim, for both pods;
+//!   answered. The Unprepare makes it forget the claim, for both pods (before Kubernetes 1.37, which refuses that other pod);
 //! * a Prepare reaches its record after the Unprepare, in another instance (`unprepare`).
 //!
 //! A claim that was made for one pod goes soon after it. One that its user made outlives its pods, so that its existence

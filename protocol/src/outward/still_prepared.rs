@@ -72,7 +72,8 @@ impl<'a> StillPrepared<'a> {
     }
 
     /// The first claim of a rank that is prepared for pods of another attempt than the plan's, by its UID. What was prepared for
-    /// pods of that very attempt is what their claim has now.
+    /// pods of that very attempt is what their claim has now, unless all that it was reserved for were deleted by force: the others were
+    /// let go together with them, and no permit that is withheld keeps them out (`docs/adr/0015-a-record-answers-for-its-allocation.md`).
     pub(crate) fn claim_of<'r>(&self, plan: &Plan, rank: &'r Rank) -> Option<&'r str> {
         let own = (plan.gang_uid.as_str(), plan.attempt);
         let is_own_pod = |pod: &str| plan.ranks.iter().any(|rank| rank.pod == pod);

@@ -158,7 +158,8 @@ impl Setup {
 }
 
 #[test]
-fn what_is_prepared_for_a_pod_while_its_claim_is_unprepared_for_another_is_given_back_in_the_end() {
+fn what_is_prepared_for_a_pod_after_its_claim_is_unprepared_for_another_is_given_back_though_the_kubelet_forgets_it()
+ {
     let mut setup = Setup::new();
     let [first, second] = setup.pods();
     for step in [
@@ -167,13 +168,17 @@ fn what_is_prepared_for_a_pod_while_its_claim_is_unprepared_for_another_is_given
         Step::Prepare(first.clone()),
         Step::Stop(first.clone()),
         Step::Unprepare(first),
-        Step::Prepare(second.clone()),
-        Step::Stop(second.clone()),
     ] {
+        setup.kubelet(&step);
+    }
+    // Else the second pod would be refused until the claim is unprepared.
+    setup.kubelet.restart(setup.now);
+    for step in [Step::Prepare(second.clone()), Step::Stop(second.clone())] {
         setup.kubelet(&step);
     }
     setup.drive();
     assert_eq!(setup.node.disk.records.len(), 1, "the second pod's Prepare");
+    setup.kubelet.restart_without_checkpoint(setup.now);
     setup.kubelet(&Step::Unprepare(second));
     setup.drive();
     assert!(setup.kubelet.claims.is_empty(), "the kubelet asks no more");
@@ -226,6 +231,50 @@ fn a_container_is_given_what_its_claim_is_allocated_though_the_kubelet_forgot_th
     for step in [Step::Admit(later.clone()), Step::Prepare(later.clone())] {
         setup.kubelet(&step);
     }
+    setup.drive();
+    setup.kubelet(&Step::Start(later.clone()));
+    setup.check(&later);
+}
+
+#[test]
+fn no_other_pod_is_let_have_a_claim_from_its_first_unprepare_on_until_that_has_succeeded() {
+    let mut setup = Setup::new();
+    let [first, _] = setup.pods();
+    for step in [Step::Admit(first.clone()), Step::Prepare(first.clone())] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    for step in [Step::Start(first.clone()), Step::Open(first.clone())] {
+        setup.kubelet(&step);
+    }
+    setup.check(&first);
+
+    // Its pods are deleted by force, its container lives, and the claim is allocated again while somebody else has that GPU.
+    setup.release();
+    setup.kubelet(&Step::Unprepare(first.clone()));
+    setup.drive();
+    assert_eq!(setup.kubelet.claims.len(), 1, "the driver refuses that");
+    let other = sharing("other", "other-data");
+    setup
+        .api
+        .create(fixtures::shared_claim(&other).unwrap())
+        .unwrap();
+    setup.run_pod(&other, 0);
+    setup.run_pod(&sharing("later", "data"), 0);
+    let later = setup.pod("later-0");
+    for step in [Step::Admit(later.clone()), Step::Prepare(later.clone())] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    let steps = setup.kubelet.steps(setup.now, &setup.node, &setup.drivers);
+    assert!(!steps.contains(&Step::Start(later.clone())), "{steps:?}");
+
+    for step in [Step::Stop(first.clone()), Step::Unprepare(first)] {
+        setup.kubelet(&step);
+    }
+    setup.drive();
+    assert!(setup.kubelet.claims.is_empty());
+    setup.kubelet(&Step::Prepare(later.clone()));
     setup.drive();
     setup.kubelet(&Step::Start(later.clone()));
     setup.check(&later);
