@@ -15,7 +15,7 @@ use crate::{
 /// A publisher of a node whose kubelet and API server are asked nothing.
 struct Node {
     publisher: Publisher,
-    node_devices: value::Sender<Option<Arc<NodeDevices>>>,
+    permits: value::Sender<Option<Arc<NodeDevices>>>,
     begin: Instant,
     root: tempfile::TempDir,
 }
@@ -82,7 +82,7 @@ impl Node {
         let store = Store::open(root.path().join("state"), cdi).unwrap();
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let client = Client::try_from(config).unwrap();
-        let (node_devices, seen) = value::channel(None);
+        let (permits, seen) = value::channel(None);
         let begin = Instant::now();
         let publisher = Publisher {
             node: "node-0".to_owned(),
@@ -110,7 +110,7 @@ impl Node {
         };
         Self {
             publisher,
-            node_devices,
+            permits,
             begin,
             root,
         }
@@ -128,7 +128,7 @@ impl Node {
             ..NodeDevicesSpec::default()
         };
         let object = Arc::new(NodeDevices::new("node-0", spec));
-        self.node_devices.send_replace(Some(object));
+        self.permits.send_replace(Some(object));
     }
 
     /// Records claim `c`.

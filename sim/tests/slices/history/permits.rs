@@ -98,11 +98,10 @@ impl History {
                     wanted.gives_way = true;
                     self.report.permits_withdrawn += 1;
                 }
-                Some(permit) => {
-                    if *permit != right && self.random.one_in(RIGHTED_ODDS) {
-                        *permit = right;
-                    }
+                Some(permit) if *permit != right && self.random.one_in(RIGHTED_ODDS) => {
+                    *permit = right;
                 }
+                Some(_) => {}
                 None if goes_on && !wanted.gives_way && wanted.wish == Wish::Prepare => {
                     let is_wrong = self.random.one_in(WRONG_ODDS);
                     let other = format!("another-than-{uid}");
