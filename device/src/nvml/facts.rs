@@ -27,7 +27,7 @@ pub(super) struct Facts {
     /// It has active links, of which none says where it leads.
     pub(super) hides_peers: bool,
     /// Every link answered, or is none, or does not say where it leads.
-    has_all_links: bool,
+    is_complete: bool,
     fabric_clique: Option<String>,
     fabric: FabricState,
     driver_version: String,
@@ -66,11 +66,11 @@ impl Facts {
     /// Links are soldered: where some did not answer, what they said before counts, if they all did. Else a GPU that fails once would have its
     /// neighbours grouped anew.
     pub(super) fn keep_links(&mut self, before: Option<&Self>) {
-        let whole = before.filter(|before| before.has_all_links && !self.has_all_links);
+        let whole = before.filter(|before| before.is_complete && !self.is_complete);
         if let Some(before) = whole {
             self.peers.clone_from(&before.peers);
             self.hides_peers = before.hides_peers;
-            self.has_all_links = true;
+            self.is_complete = true;
         }
     }
 
@@ -99,7 +99,7 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
     let Links {
         peers,
         hides_peers,
-        has_all_links,
+        is_complete,
     } = links(nvml, &device).map_err(gone)?;
     let (fabric, fabric_clique) = fabric(nvml, &device);
     Ok(Facts {
@@ -112,7 +112,7 @@ pub(super) fn facts(nvml: &Nvml, index: u32) -> Result<Facts, BackendError> {
         numa_node: numa_node(&device),
         peers,
         hides_peers,
-        has_all_links,
+        is_complete,
         fabric_clique,
         fabric,
         driver_version: nvml.sys_driver_version()?,
@@ -176,25 +176,25 @@ struct Links {
     peers: Vec<Peer>,
     /// There are some, and none says so.
     hides_peers: bool,
-    has_all_links: bool,
+    is_complete: bool,
 }
 
 /// Asks all of them. A link that does not say where it leads connects nothing that we could promise.
 fn links(nvml: &Nvml, device: &Device<'_>) -> Result<Links, NvmlError> {
     let mut peers = Vec::new();
     let mut has_links = false;
-    let mut has_all_links = true;
+    let mut is_complete = true;
     for number in 0..raw::NVML_NVLINK_MAX_LINKS {
         let link = device.link_wrapper_for(number);
-        if told_by_link(link.is_active(), &mut has_all_links)? != Some(true) {
+        if told_by_link(link.is_active(), &mut is_complete)? != Some(true) {
             continue;
         }
         has_links = true;
-        let Some(remote) = told_by_link(link.remote_pci_info(), &mut has_all_links)? else {
+        let Some(remote) = told_by_link(link.remote_pci_info(), &mut is_complete)? else {
             continue;
         };
         let address = kernel_address(&remote.bus_id);
-        match told_by_link(remote_type(nvml, device, number), &mut has_all_links)? {
+        match told_by_link(remote_type(nvml, device, number), &mut is_complete)? {
             Some(raw::nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_GPU) => {
                 peers.push(Peer::Gpu(address));
             }
@@ -207,14 +207,14 @@ fn links(nvml: &Nvml, device: &Device<'_>) -> Result<Links, NvmlError> {
     Ok(Links {
         hides_peers: has_links && peers.is_empty(),
         peers,
-        has_all_links,
+        is_complete,
     })
 }
 
 /// What a link says, if it does. There may be no such link, or nobody who may say where it leads; whatever else is no answer is missing.
 fn told_by_link<T>(
     answer: Result<T, NvmlError>,
-    has_all_links: &mut bool,
+    is_complete: &mut bool,
 ) -> Result<Option<T>, NvmlError> {
     match answer {
         Err(NvmlError::NotSupported | NvmlError::InvalidArg | NvmlError::FailedToLoadSymbol(_)) => {
@@ -222,7 +222,7 @@ fn told_by_link<T>(
         }
         answer => {
             let told = told(answer)?;
-            *has_all_links &= told.is_some();
+            *is_complete &= told.is_some();
             Ok(told)
         }
     }

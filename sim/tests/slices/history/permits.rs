@@ -101,7 +101,6 @@ impl History {
                 Some(permit) if *permit != right && self.random.one_in(RIGHTED_ODDS) => {
                     *permit = right;
                 }
-                Some(_) => {}
                 None if goes_on && !wanted.gives_way && wanted.wish == Wish::Prepare => {
                     let is_wrong = self.random.one_in(WRONG_ODDS);
                     let other = format!("another-than-{uid}");
@@ -111,7 +110,7 @@ impl History {
                         right
                     });
                 }
-                None => {}
+                Some(_) | None => {}
             }
             pods.insert(pod);
         }
