@@ -479,8 +479,9 @@ impl Cluster {
 
     /// The view in which these holds are gone, and these claims that nobody holds any more have no devices on these nodes. Whose
     /// devices are allocated still has pods there still: they count as gone as well, and since what of the use without a
-    /// hold is theirs is not told, all of it does on a node where such a claim has devices. Those of its devices with which nothing is wrong
-    /// count as usable: that their driver taints them no longer may be seen after its word that they are released.
+    /// hold is theirs is not told, all of it does on a node where such a claim has devices. Devices of these nodes with which nothing is
+    /// wrong count as usable: that their driver taints them no longer may be seen after its word that they are released, and even after their
+    /// claims are deallocated.
     pub(crate) fn without_leftovers(
         &self,
         gone: &BTreeMap<PodUid, &Hold>,
@@ -497,29 +498,34 @@ impl Cluster {
             if self.is_held_back(name) || self.is_reserved(name) {
                 continue;
             }
-            let mut left: BTreeMap<&ClaimUid, Vec<DeviceName>> = BTreeMap::new();
-            for device in &record.node.devices {
-                if let Some(claim) = &device.allocated_to
-                    && leftovers.contains(claim)
-                {
-                    let devices = left.entry(claim).or_default();
-                    devices.extend(device.healthy.then(|| device.name.clone()));
-                }
-            }
-            if left.is_empty() {
+            let mut released: Released<'_> = record
+                .claims()
+                .filter(|claim| leftovers.contains(claim))
+                .map(|claim| (claim, &[][..]))
+                .collect();
+            let is_allocated = !released.is_empty();
+            if !is_allocated && !record.is_any_tied() {
                 continue;
             }
-            let mut released: Released<'_> = left
-                .iter()
-                .map(|(claim, devices)| (*claim, devices.as_slice()))
-                .collect();
             let (stays, going) = self.parted(name, gone);
             released.extend(going);
-            let used = PodResources::default();
-            let occupancy = record.occupancy_beside(&used, stays, &released);
+            let nothing = PodResources::default();
+            let used = if is_allocated {
+                &nothing
+            } else {
+                &record.node.used
+            };
+            let occupancy = record.occupancy_beside(used, stays, &released, true);
             changed.insert(slot, occupancy);
         }
         View::Without(changed)
+    }
+
+    /// Whether a device on these nodes is allocated to nobody, but tainted as held by its driver.
+    pub(crate) fn is_any_tied_on(&self, nodes: &BTreeSet<NodeName>) -> bool {
+        let slots = nodes.iter().filter_map(|name| self.by_name.get(name));
+        let mut records = slots.filter_map(|slot| self.record(*slot));
+        records.any(NodeRecord::is_any_tied)
     }
 
     /// The claims that have devices on these nodes.

@@ -111,6 +111,12 @@ impl NodeRecord {
         devices.filter_map(|device| device.allocated_to.as_ref())
     }
 
+    /// Whether a device is allocated to nobody, and all that keeps it from being given out is that its driver taints it as held.
+    pub(crate) fn is_any_tied(&self) -> bool {
+        let mut devices = self.node.devices.iter();
+        devices.any(|device| device.healthy && !device.usable && device.allocated_to.is_none())
+    }
+
     /// What is free if just these holds stand. A device is taken if a claim has it, by the API server's
     /// account or a hold's. What is `released` counts as gone; a device that is known to be among it counts as
     /// usable: its driver taints it for as long as it is held. So it taints all that need some of the same hardware, and these count as
@@ -120,15 +126,16 @@ impl NodeRecord {
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
         released: &Released<'a>,
     ) -> Occupancy {
-        self.occupancy_beside(&self.node.used, holds, released)
+        self.occupancy_beside(&self.node.used, holds, released, false)
     }
 
-    /// The same if pods without a hold use just so much.
+    /// The same if pods without a hold use just so much, and, if `is_untied`, if no driver taints any longer what was given out.
     pub(crate) fn occupancy_beside<'a>(
         &'a self,
         used: &PodResources,
         holds: impl Iterator<Item = &'a Arc<Hold>> + Clone,
         released: &Released<'a>,
+        is_untied: bool,
     ) -> Occupancy {
         let count = self.node.devices.len();
         let mut occupancy = Occupancy {
@@ -156,7 +163,7 @@ impl NodeRecord {
             }
             let usable = device.usable
                 || given_back.contains(at)
-                || (device.healthy && self.shares_with(at, &given_back));
+                || (device.healthy && (is_untied || self.shares_with(at, &given_back)));
             if !usable {
                 occupancy.free.remove(at);
             }

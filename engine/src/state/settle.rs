@@ -348,7 +348,8 @@ impl State {
     /// are gone, and what its own have left behind. Without any of it, it has not: it was judged already.
     fn fits_afterwards_at(&self, id: GangId, kept: &Reservation) -> bool {
         let leftovers = self.leftovers_of(kept);
-        if leftovers.is_empty() && self.reservations.victims().next().is_none() {
+        let is_any_left = !leftovers.is_empty() || self.cluster.is_any_tied_on(&kept.nodes);
+        if !is_any_left && self.reservations.victims().next().is_none() {
             return false;
         }
         let waiting = self.waiting.get(id);

@@ -967,23 +967,42 @@ fn what_was_freed_stays_kept_while_the_devices_of_those_who_gave_way_are_allocat
 }
 
 /// Their driver says in one place that it released them, and in another one that they can be allocated: which of both is seen first is not
-/// certain.
+/// certain, nor whether the second is seen before their claims are deallocated.
 #[test]
-fn what_was_freed_stays_kept_while_a_driver_taints_what_is_allocated_still() {
-    // Whether nothing is wrong with the devices, but that they are held; who is admitted.
-    for (healthy, expected) in [(true, &[][..]), (false, &["small"])] {
-        let mut world = what_was_freed_is_allocated_still();
-        let mut tainted = node("n0", "s/l", 4);
-        for device in &mut tainted.devices {
-            device.allocated_to = Some("low-0".into());
-            (device.usable, device.healthy) = (false, healthy);
+fn what_was_freed_stays_kept_while_a_driver_taints_it_still() {
+    for allocated in [Some("low-0"), None] {
+        // Whether nothing is wrong with the devices, but that they are held; who is admitted.
+        for (healthy, expected) in [(true, &[][..]), (false, &["small"])] {
+            let case = format!("allocated to {allocated:?}, healthy: {healthy}");
+            let mut world = what_was_freed_is_allocated_still();
+            let mut tainted = node("n0", "s/l", 4);
+            for device in &mut tainted.devices {
+                device.allocated_to = allocated.map(Into::into);
+                (device.usable, device.healthy) = (false, healthy);
+            }
+            world.state.apply(Update::Node(tainted));
+            assert_eq!(admitted(&world.decide()), expected, "{case}");
+            allocate_all_of_n0(&mut world, None);
+            let afterwards: &[&str] = if healthy { &["high"] } else { &[] };
+            assert_eq!(admitted(&world.decide()), afterwards, "{case}");
         }
-        world.state.apply(Update::Node(tainted));
-        assert_eq!(admitted(&world.decide()), expected, "healthy: {healthy}");
-        allocate_all_of_n0(&mut world, None);
-        let afterwards: &[&str] = if healthy { &["high"] } else { &[] };
-        assert_eq!(admitted(&world.decide()), afterwards, "healthy: {healthy}");
     }
+}
+
+/// It is waited for as long as claims that are allocated still, and not for longer.
+#[test]
+fn devices_that_a_driver_taints_for_ever_are_waited_for_so_long() {
+    let mut world = what_was_freed_is_allocated_still();
+    let mut tainted = node("n0", "s/l", 4);
+    for device in &mut tainted.devices {
+        device.usable = false;
+    }
+    world.state.apply(Update::Node(tainted));
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    let kept = world.state.kept_for(&"high".into()).map(|kept| kept.until);
+    world.now = kept.expect("it is kept").0 - 2;
+    assert_eq!(admitted(&world.decide()), [""; 0]);
+    assert_eq!(admitted(&world.decide()), ["small"]);
 }
 
 #[test]
