@@ -884,12 +884,14 @@ impl State {
         if may_ask_more {
             self.note_rights();
         }
-        // What is kept for those that recover is given up at once: nobody has to be told.
+        // What is kept for those that recover is given up at once: nobody has to be told. It was judged before that came free.
+        let mut judged_before = None;
         let recovering = preemption.victims.iter().map(|victim| &victim.gang);
         for gang in recovering.filter(|gang| victims.contains_key(*gang)) {
             if !self.keeps.has(gang) {
                 continue;
             }
+            judged_before = judged_before.or_else(|| Some(self.judged_now(id)));
             self.end_keep(gang);
             if !self.running.is_released(gang) {
                 ending.insert(gang.clone());
@@ -912,9 +914,10 @@ impl State {
         let class = self.waiting.get(id)?.class;
         let is_free = reservation.victims.is_empty() && reservation.ending.is_empty();
         self.reserve(id, reservation);
-        // Where all of them recovered it has room as things are: it is judged next.
+        // Where all of them recovered it has room as things are: it is judged next. Where some did, or have not released all that they
+        // held, it may have room by what was kept: it is asked that before anybody else has a turn.
         if !is_free {
-            let judged = self.judged_now(id);
+            let judged = judged_before.unwrap_or_else(|| self.judged_now(id));
             self.reservations
                 .note_judged_by_turn(&preemption.gang, judged);
         }

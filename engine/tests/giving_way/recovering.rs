@@ -308,6 +308,34 @@ fn who_may_preempt_it_while_it_runs_has_what_is_kept_at_once() {
     }
 }
 
+/// One of two pods has released its half, which is kept; the other one's is not proved released yet.
+#[test]
+fn whoever_has_enough_with_what_is_kept_does_not_wait_for_what_is_still_held() {
+    for (asked, is_enough) in [(4, true), (8, false)] {
+        let mut state = state(
+            in_leaf(&["n0", "n1"], "s/l"),
+            vec![preempting("a", None, 8)],
+        );
+        let train = gang("train", "a", 2, 4);
+        let holds = start(&mut state, &train);
+        state.apply(Update::Recovering(recovers(&train, &holds, &[], &[])));
+        release(&mut state, &train, &holds[..1]);
+        assert!(decide_at(&mut state, 105).admissions.is_empty());
+        let urgent = with_priority(10, at(9, gang("urgent", "a", 1, asked)));
+        submit(&mut state, [urgent]);
+        let decisions = decide_at(&mut state, 110);
+        assert_eq!(decisions.preemptions.len(), 1, "{asked}");
+        let expected: &[&str] = if is_enough { &["urgent"] } else { &[] };
+        assert_eq!(admitted(&decisions), expected, "{asked}");
+        let again = decide_at(&mut state, 110);
+        assert!(again.admissions.is_empty(), "{asked}: nothing came since");
+        assert!(again.preemptions.is_empty(), "{asked}: {again:?}");
+        state.apply(Update::HoldGone(holds[1].pod.clone()));
+        let expected: &[&str] = if is_enough { &[] } else { &["urgent"] };
+        assert_eq!(admitted(&decide_at(&mut state, 111)), expected, "{asked}");
+    }
+}
+
 #[test]
 fn what_was_lent_goes_back_to_its_owner_though_the_borrower_recovers() {
     let mut state = state(
