@@ -17,8 +17,8 @@ pub enum Board {
     A100With80GbNvswitch8,
     /// 4 A100 with 40 GB on PCIe: bridges connect the first with the third, and the second with the fourth.
     A100With40GbBridgedFour,
-    /// 4 A30 without NVLink.
-    A30Four,
+    /// 16 A30 without NVLink: more than have their counters in one ResourceSlice.
+    A30Sixteen,
     /// 2 T4 without NVLink.
     T4Pair,
 }
@@ -32,7 +32,8 @@ impl Board {
             | Self::B200Nvswitch8
             | Self::A100With40GbNvswitch8
             | Self::A100With80GbNvswitch8 => 8,
-            Self::A100With40GbBridgedFour | Self::A30Four => 4,
+            Self::A100With40GbBridgedFour => 4,
+            Self::A30Sixteen => 16,
             Self::T4Pair => 2,
         }
     }
@@ -46,7 +47,7 @@ impl Board {
             Self::A100With40GbNvswitch8 => "a100-40gb-nvswitch-8",
             Self::A100With80GbNvswitch8 => "a100-80gb-nvswitch-8",
             Self::A100With40GbBridgedFour => "a100-40gb-pcie-bridged-4",
-            Self::A30Four => "a30-4",
+            Self::A30Sixteen => "a30-16",
             Self::T4Pair => "t4-2",
         }
     }
@@ -74,7 +75,7 @@ mod tests {
             Board::A100With40GbNvswitch8,
             Board::A100With80GbNvswitch8,
             Board::A100With40GbBridgedFour,
-            Board::A30Four,
+            Board::A30Sixteen,
             Board::T4Pair,
         ] {
             let of_mock = nvidia_ml_mock::Board::named(board.name()).unwrap();

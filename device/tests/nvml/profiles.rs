@@ -54,7 +54,7 @@ fn expected(profile: &Profile) -> MigProfile {
 
 #[test]
 fn every_profile_of_every_product_is_known_whatever_the_mode() {
-    assert_eq!(boards().len(), 7);
+    assert_eq!(boards().len(), 8);
     for (board, table) in boards() {
         let machine = Machine::of(board);
         let backend = machine.backend();

@@ -14,8 +14,9 @@ pub(crate) const BLACKWELL: u32 = 10;
 /// The boards by name, as they stand in `boards/`. What products are, how much memory and how many links they have is from published
 /// outputs of `nvidia-smi`; slots, subsystem ids and what the driver keeps of the memory are plausible, not seen: but for the H100 and H200, of
 /// which cards were recorded (the subsystem ids and amounts of memory are theirs).
-pub const BOARDS: [(&str, &str); 8] = [
+pub const BOARDS: [(&str, &str); 9] = [
     ("a30-4", include_str!("../boards/a30-4.json")),
+    ("a30-16", include_str!("../boards/a30-16.json")),
     (
         "a100-40gb-nvswitch-8",
         include_str!("../boards/a100-40gb-nvswitch-8.json"),

@@ -1,6 +1,6 @@
 //! GPUs whole and in slices, by memory and by interconnect, on a real control plane: kube-scheduler allocates, the driver cuts.
 //!
-//! Three nodes: `h100` with eight GPUs that are cut for whoever asks, and made whole again; `a30` with four that an administrator left in
+//! Three nodes: `h100` with eight GPUs that are cut for whoever asks, and made whole again; `a30` with sixteen that an administrator left in
 //! MIG mode, so that there are slices only; `bridged` with four that are whole, and connected two by two. That no memory of a GPU is ever in
 //! two hands, that everybody is charged for what he has and that no slice is left behind is judged by the observer: by device nodes and cards.
 //! That whoever runs has the device nodes of what it was allocated, and of nothing else, is judged whenever a scenario asks what it was given.
@@ -10,6 +10,7 @@ mod by_memory;
 mod by_model;
 mod by_place;
 mod by_resource;
+mod counters;
 mod declared;
 mod driver;
 mod full_node;
@@ -39,7 +40,7 @@ fn main() -> ExitCode {
     let options = ClusterOptions {
         nodes: vec![
             node(H100, Board::H100Nvswitch8, false),
-            node(A30, Board::A30Four, true),
+            node(A30, Board::A30Sixteen, true),
             node(BRIDGED, Board::A100With40GbBridgedFour, false),
         ],
         muster: Some(MusterOptions {
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     scenarios.extend(by_model::scenarios());
     scenarios.extend(by_place::scenarios());
     scenarios.extend(by_resource::scenarios());
+    scenarios.extend(counters::scenarios());
     scenarios.extend(declared::scenarios());
     scenarios.extend(overlapping::scenarios());
     scenarios.extend(driver::scenarios());

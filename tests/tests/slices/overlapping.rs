@@ -31,7 +31,7 @@ async fn the_successor_of_a_force_deleted_pod_waits_until_its_slice_is_given_bac
     let client = cluster.client();
     prepare_team(&client, "overlap").await?;
     let uuids = cluster.node(A30)?.gpu_uuids();
-    let gpu = uuids.get(2).context("the node has four GPUs")?;
+    let gpu = uuids.get(2).context("the node has a third GPU")?;
     let templates: Api<ResourceClaimTemplate> = Api::namespaced(client.clone(), "overlap");
     for (name, profile) in [("all", "4g.24gb"), ("quarter", "1g.6gb")] {
         let device = "device.attributes['gpu.muster.dev']";

@@ -28,7 +28,7 @@ use serde_json::Value;
 pub(crate) const POOL: &str = "example.com/pool";
 /// Eight GPUs that are cut as it is asked for.
 pub(crate) const H100: &str = "h100";
-/// Four GPUs that are in MIG mode and stay in it.
+/// Sixteen GPUs that are in MIG mode and stay in it.
 pub(crate) const A30: &str = "a30";
 /// Four GPUs that are not cut: they would have to be reset for it. Bridges connect the first with the third, and the second with the fourth.
 pub(crate) const BRIDGED: &str = "bridged";
