@@ -257,7 +257,7 @@ impl State {
     }
 }
 
-/// Whether the same is charged to the same Team for the same gang.
+/// Whether the same is charged to the same Team for the same gang, on the same node: claims are charged by node.
 fn is_charged_alike(one: &Hold, other: &Hold) -> bool {
     let claims = |hold: &Hold| -> Vec<_> {
         let claims = hold.claims.iter();
@@ -271,6 +271,7 @@ fn is_charged_alike(one: &Hold, other: &Hold) -> bool {
     one.gang == other.gang
         && one.gang_name == other.gang_name
         && one.team == other.team
+        && one.node == other.node
         && one.charged_to_node == other.charged_to_node
         && one.charged == other.charged
         && claims(one) == claims(other)

@@ -85,6 +85,8 @@ pub(super) struct Kept {
     pub(super) charges: Charges,
     /// Until when at the latest: those that go for it may take so long after the end of their notice.
     pub(super) until: i64,
+    /// Whether some of those that gave way recovered: what was kept for them came free at once.
+    pub(super) frees_at_once: bool,
 }
 
 impl Kept {

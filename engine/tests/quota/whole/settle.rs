@@ -70,17 +70,13 @@ impl Model {
     /// A gang had its turn. Where others give way for it, somebody of its tree for whom something was kept before may have room by that; and
     /// where it was admitted in a strict order, somebody of its Team, who stood behind it. They are judged before anybody has
     /// another turn; the gang itself, which was judged just now, and the rest of its tree only once one of them got something. Unless
-    /// all that give way to it recovered: those had nothing to end, and it has room at once.
+    /// somebody that gives way to it recovered: what was kept for that came free after it was judged, and may be room enough.
     pub(super) fn settle_after_turn(&mut self, gang: Uid) -> Vec<(Uid, Charges)> {
         let (root, team) = (self.root_of(gang), self.gangs[&gang].asked.team);
         let by_preemption = self.kept.contains_key(&gang);
         let is_asked = |model: &Self, other: Uid, is_first: bool| {
             let is_helped = if by_preemption {
-                other != gang
-                    || model
-                        .kept
-                        .get(&gang)
-                        .is_some_and(|kept| kept.waits_for().next().is_none())
+                other != gang || model.kept.get(&gang).is_some_and(|kept| kept.frees_at_once)
             } else {
                 model.gangs[&other].asked.team == team
             };
@@ -186,6 +182,7 @@ impl Model {
             ending: std::collections::BTreeSet::new(),
             charges: verdict.charges.clone(),
             until: self.now + MOST_SECONDS,
+            frees_at_once: false,
         };
         let Reverse(priority) = self.gangs[&gang].place().0;
         for (victim, reason) in &verdict.victims {
@@ -193,6 +190,7 @@ impl Model {
             if self.recovering.contains_key(victim) {
                 self.memory.note((*victim, told.priority), (gang, priority));
                 self.end_recovery(*victim);
+                kept.frees_at_once = true;
                 self.yielded += 1;
                 continue;
             }
