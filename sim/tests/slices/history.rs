@@ -123,8 +123,9 @@ pub(crate) fn play(seed: u64, bug: Option<InjectedBug>) -> Report {
 impl History {
     fn new(seed: u64, bug: Option<InjectedBug>) -> Self {
         let mut random = Random::new(seed);
-        // Where permits are asked for, fewer claims are prepared: half of the histories go without.
-        let enforces = random.one_in(2);
+        let aim = Aim::of(seed);
+        // Where permits are asked for, fewer claims are prepared: almost half of the histories go without.
+        let enforces = random.one_in(2) || aim.needs_permits();
         let mut api = ApiServer::default();
         let spec = NodeDevicesSpec {
             enforce: enforces,
@@ -153,7 +154,7 @@ impl History {
             healed_at: 0,
             enforces,
             recorded: BTreeSet::new(),
-            aim: Aim::of(seed),
+            aim,
             report: Report {
                 seed,
                 ..Report::default()

@@ -50,7 +50,11 @@ fn no_history_gives_hardware_twice_takes_it_from_who_runs_or_leaves_a_slice_behi
         );
     }
     let sum = |of: fn(&Report) -> u64| reports.iter().map(of).sum::<u64>();
+    if let [report] = reports.as_slice() {
+        println!("{}", report.story.join("\n"));
+    }
     // What these histories are about has to happen in them.
+    let mut rare = Vec::new();
     for (what, times) in [
         ("slices prepared", sum(|report| report.slices_prepared)),
         ("whole GPUs prepared", sum(|report| report.wholes_prepared)),
@@ -86,8 +90,11 @@ fn no_history_gives_hardware_twice_takes_it_from_who_runs_or_leaves_a_slice_behi
         ),
     ] {
         println!("{what}: {times}");
-        assert!(times >= runs / 10, "{what}: only {times} in {runs} runs");
+        if times < runs / 20 {
+            rare.push(what);
+        }
     }
+    assert!(rare.is_empty(), "seldom in {runs} runs: {rare:?}");
     let mut met = Matrix::default();
     for report in &reports {
         met.add(&report.matrix);

@@ -36,6 +36,11 @@ impl Aim {
             left: MOST_AIMED,
         }
     }
+
+    /// Whether it is met only where permits are asked for, and seldom there.
+    pub(super) fn needs_permits(&self) -> bool {
+        matches!(self.pair, Some((EffectKind::DriverReadNodeDevices, _)))
+    }
 }
 
 impl History {
@@ -64,7 +69,7 @@ impl History {
         if let Some((aim, mishap)) = self.aim.pair
             && aim == effect
             && self.aim.left > 0
-            && self.random.one_in(2)
+            && (self.aim.needs_permits() || self.random.one_in(2))
         {
             return Some(mishap);
         }

@@ -13,13 +13,13 @@ use muster_sim::api_server::Precondition;
 use super::{History, NODE, Wish};
 
 /// In one of so many steps the controller looks what there is to permit.
-const LOOK_ODDS: u64 = 2;
+const LOOK_ODDS: u64 = 8;
 /// One of so many permits names another claim first.
 const WRONG_ODDS: u64 = 6;
 /// In one of so many looks such a permit is put right.
-const RIGHTED_ODDS: u64 = 30;
+const RIGHTED_ODDS: u64 = 10;
 /// In one of so many looks a claim gives way.
-const WITHDRAWAL_ODDS: u64 = 150;
+const WITHDRAWAL_ODDS: u64 = 200;
 
 /// What a claim takes.
 #[derive(Clone, Copy, Debug, Default)]
